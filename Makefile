@@ -1,0 +1,62 @@
+# GPULoom: `make run` and `make test` set up everything they need themselves.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help run test test-real lint format proto proto-check constraints clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+run: $(VENV)/.run-ready ## the whole mesh on simulated GPUs; ARGS="--nodes 100 --seed 7 --duration 60s --headless"
+	@$(BIN)/gpuloom run $(ARGS)
+
+test: $(VENV)/.dev-ready ## unit, contract, mesh and scenario tests; needs only Python
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not real" -q $(ARGS)
+
+test-real: $(VENV)/.dev-ready ## tests that need more than Python; says which parts ran
+	@tests/real.sh "$(BIN)" $(ARGS)
+
+lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@cd protos && ../$(BIN)/buf lint
+
+format: $(VENV)/.dev-ready ## put the code in its format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+proto: $(VENV)/.dev-ready ## generate gpuloom/v1 and gpuloom/kubelet from protos/
+	@PATH="$(abspath $(BIN)):$$PATH" protos/generate.sh .
+
+proto-check: $(VENV)/.dev-ready ## fail if the committed stubs are not what protos/ gives
+	@PATH="$(abspath $(BIN)):$$PATH" protos/generate.sh --check
+
+constraints: ## pin today's newest versions into constraints.txt
+	@rm -rf .cache/constraints && $(PYTHON) -m venv .cache/constraints
+	@.cache/constraints/bin/pip install --quiet --upgrade pip
+	@.cache/constraints/bin/pip install --quiet -e '.[dev]'
+	@{ echo "# Exact versions of everything; make constraints renews them."; .cache/constraints/bin/pip freeze --exclude-editable; } > constraints.txt
+
+clean: ## remove what make made here
+	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build run *.egg-info
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "GPULoom needs Python 3.11 or newer; this is $$($(PYTHON) --version). Set PYTHON=…"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "setting up $(VENV) …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sim]'
+	@touch $@
+
+$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "setting up $(VENV) with development tools …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.run-ready

@@ -1,0 +1,1 @@
+"""The nouns of the product as frozen dataclasses: values only, no I/O, no clock, no Kubernetes."""

@@ -1,0 +1,75 @@
+"""One node as its agent sees it, and who holds its devices."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuloom.model.gpu import DeviceRef, Gpu, GpuUsage
+from gpuloom.model.topology import Topology
+
+
+class NodeMode(StrEnum):
+    """Who gives out the GPUs of a node."""
+
+    UNKNOWN = "unknown"
+    NVIDIA = "nvidia"
+    GPULOOM = "gpuloom"
+
+
+class Delivery(StrEnum):
+    """How devices reach a container."""
+
+    UNKNOWN = "unknown"
+    NONE = "none"
+    DEVICE_PLUGIN = "device-plugin"
+    NRI = "nri"
+    ENV = "env"
+
+
+class HolderSource(StrEnum):
+    """How the agent knows that somebody holds a device."""
+
+    UNKNOWN = "unknown"
+    KUBELET = "kubelet"
+    RUNTIME = "runtime"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PodRef:
+    """A pod by identity and by name; uid is empty for a process outside any pod."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who has devices right now, as the node sees it."""
+
+    pod: PodRef
+    container: str
+    devices: tuple[DeviceRef, ...]
+    source: HolderSource
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """Everything one agent says about its node.
+
+    `holders_unknown_reason` is empty when `holders` is complete; else nothing may be concluded from
+    somebody's absence in it.
+    """
+
+    node_name: str
+    node_uid: str
+    mode: NodeMode
+    delivery: Delivery
+    gpus: tuple[Gpu, ...] = ()
+    topology: Topology | None = None
+    holders: tuple[Holder, ...] = ()
+    holders_unknown_reason: str = ""
+    usage: tuple[GpuUsage, ...] = ()
