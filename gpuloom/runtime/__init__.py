@@ -1,0 +1,1 @@
+"""How a service runs: configuration, logs, time, metrics, health, and its life from start to drain."""
