@@ -1,0 +1,1 @@
+"""Messages in, model out, and back. The only place where a message is validated."""

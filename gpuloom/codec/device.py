@@ -1,0 +1,201 @@
+"""GPUs, links and their holders: proto <-> model. Decoding is the only validation of these messages."""
+
+from collections.abc import Iterable
+
+from gpuloom.errors import InvalidRequestError
+from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
+from gpuloom.model.mig import MigInstance, MigPlacement
+from gpuloom.model.node import Holder, HolderSource, PodRef
+from gpuloom.model.topology import MAX_GPUS_PER_NODE, PcieLevel, Topology
+from gpuloom.v1 import types_pb2 as pb
+
+MAX_NAME_LENGTH = 253
+MAX_TEXT_LENGTH = 1024
+MAX_HOLDERS_PER_NODE = 4096
+MAX_MIG_INSTANCES = 16
+
+_HEALTH = {
+    pb.GPU_HEALTH_HEALTHY: GpuHealth.HEALTHY,
+    pb.GPU_HEALTH_UNHEALTHY: GpuHealth.UNHEALTHY,
+    pb.GPU_HEALTH_LOST: GpuHealth.LOST,
+}
+_HEALTH_TO_PROTO = {model: proto for proto, model in _HEALTH.items()}
+
+_SOURCE = {
+    pb.HOLDER_SOURCE_KUBELET: HolderSource.KUBELET,
+    pb.HOLDER_SOURCE_RUNTIME: HolderSource.RUNTIME,
+    pb.HOLDER_SOURCE_PROCESS: HolderSource.PROCESS,
+}
+_SOURCE_TO_PROTO = {model: proto for proto, model in _SOURCE.items()}
+
+_LEVELS = {int(level) for level in PcieLevel}
+
+
+def bounded(text: str, what: str, limit: int = MAX_NAME_LENGTH) -> str:
+    if len(text) > limit:
+        raise InvalidRequestError(f"{what} is longer than {limit} characters")
+    return text
+
+
+def required(text: str, what: str) -> str:
+    if not text:
+        raise InvalidRequestError(f"{what} is empty")
+    return bounded(text, what)
+
+
+def gpu_from_proto(message: pb.Gpu) -> Gpu:
+    if message.index >= MAX_GPUS_PER_NODE:
+        raise InvalidRequestError(f"GPU index {message.index} is not below {MAX_GPUS_PER_NODE}")
+    if len(message.mig_instances) > MAX_MIG_INSTANCES:
+        raise InvalidRequestError(f"a GPU has at most {MAX_MIG_INSTANCES} MIG instances")
+    return Gpu(
+        uuid=required(message.uuid, "GPU UUID"),
+        index=message.index,
+        model=bounded(message.model, "GPU model"),
+        architecture=bounded(message.architecture, "GPU architecture"),
+        memory_mib=message.memory_mib,
+        health=_HEALTH.get(message.health, GpuHealth.UNKNOWN),
+        health_reason=bounded(message.health_reason, "health reason", MAX_TEXT_LENGTH),
+        pci_bus_id=bounded(message.pci_bus_id, "PCI bus id"),
+        numa_node=message.numa_node if message.HasField("numa_node") else None,
+        serial=bounded(message.serial, "GPU serial"),
+        mig_enabled=message.mig_enabled,
+        mig_instances=tuple(_instance_from_proto(instance) for instance in message.mig_instances),
+    )
+
+
+def gpu_to_proto(gpu: Gpu) -> pb.Gpu:
+    return pb.Gpu(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model,
+        architecture=gpu.architecture,
+        memory_mib=gpu.memory_mib,
+        health=_HEALTH_TO_PROTO.get(gpu.health, pb.GPU_HEALTH_UNSPECIFIED),
+        health_reason=gpu.health_reason,
+        pci_bus_id=gpu.pci_bus_id,
+        numa_node=gpu.numa_node,
+        serial=gpu.serial,
+        mig_enabled=gpu.mig_enabled,
+        mig_instances=[_instance_to_proto(instance) for instance in gpu.mig_instances],
+    )
+
+
+def topology_from_proto(message: pb.Topology) -> Topology:
+    try:
+        return Topology(
+            gpu_count=message.gpu_count,
+            pcie=tuple(PcieLevel(level) if level in _LEVELS else PcieLevel.UNKNOWN for level in message.pcie),
+            nvlinks=tuple(message.nvlinks),
+            nvswitch=message.nvswitch,
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"malformed topology: {error}") from None
+
+
+def topology_to_proto(topology: Topology) -> pb.Topology:
+    return pb.Topology(
+        gpu_count=topology.gpu_count,
+        pcie=[pb.PcieLevel.ValueType(level) for level in topology.pcie],
+        nvlinks=topology.nvlinks,
+        nvswitch=topology.nvswitch,
+    )
+
+
+def usage_from_proto(message: pb.GpuUsage) -> GpuUsage:
+    return GpuUsage(
+        gpu_uuid=required(message.gpu_uuid, "GPU UUID of a reading"),
+        utilization_ratio=message.utilization_ratio if message.HasField("utilization_ratio") else None,
+        memory_used_mib=message.memory_used_mib if message.HasField("memory_used_mib") else None,
+        power_w=message.power_w if message.HasField("power_w") else None,
+        temperature_c=message.temperature_c if message.HasField("temperature_c") else None,
+    )
+
+
+def usage_to_proto(usage: GpuUsage) -> pb.GpuUsage:
+    return pb.GpuUsage(
+        gpu_uuid=usage.gpu_uuid,
+        utilization_ratio=usage.utilization_ratio,
+        memory_used_mib=usage.memory_used_mib,
+        power_w=usage.power_w,
+        temperature_c=usage.temperature_c,
+    )
+
+
+def holders_from_proto(messages: Iterable[pb.Holder]) -> tuple[Holder, ...]:
+    holders = tuple(_holder_from_proto(message) for message in messages)
+    if len(holders) > MAX_HOLDERS_PER_NODE:
+        raise InvalidRequestError(f"a node has at most {MAX_HOLDERS_PER_NODE} holders")
+    return holders
+
+
+def holder_to_proto(holder: Holder) -> pb.Holder:
+    return pb.Holder(
+        pod=pod_to_proto(holder.pod),
+        container=holder.container,
+        devices=[device_to_proto(device) for device in holder.devices],
+        source=_SOURCE_TO_PROTO.get(holder.source, pb.HOLDER_SOURCE_UNSPECIFIED),
+    )
+
+
+def pod_from_proto(message: pb.PodRef) -> PodRef:
+    return PodRef(
+        namespace=bounded(message.namespace, "namespace"),
+        name=bounded(message.name, "pod name"),
+        uid=bounded(message.uid, "pod UID"),
+    )
+
+
+def pod_to_proto(pod: PodRef) -> pb.PodRef:
+    return pb.PodRef(uid=pod.uid, namespace=pod.namespace, name=pod.name)
+
+
+def device_from_proto(message: pb.DeviceRef) -> DeviceRef:
+    return DeviceRef(
+        gpu_uuid=required(message.gpu_uuid, "GPU UUID of a device"),
+        mig=_placement_from_proto(message.mig) if message.HasField("mig") else None,
+    )
+
+
+def device_to_proto(device: DeviceRef) -> pb.DeviceRef:
+    mig = None if device.mig is None else _placement_to_proto(device.mig)
+    return pb.DeviceRef(gpu_uuid=device.gpu_uuid, mig=mig)
+
+
+def _holder_from_proto(message: pb.Holder) -> Holder:
+    if not message.devices:
+        raise InvalidRequestError("a holder without devices")
+    return Holder(
+        pod=pod_from_proto(message.pod),
+        container=bounded(message.container, "container name"),
+        devices=tuple(device_from_proto(device) for device in message.devices),
+        source=_SOURCE.get(message.source, HolderSource.UNKNOWN),
+    )
+
+
+def _instance_from_proto(message: pb.MigInstance) -> MigInstance:
+    if message.slices < 1:
+        raise InvalidRequestError("a MIG instance covers at least one memory slice")
+    return MigInstance(
+        placement=_placement_from_proto(message.placement),
+        slices=message.slices,
+        memory_mib=message.memory_mib,
+        uuid=bounded(message.uuid, "MIG UUID"),
+    )
+
+
+def _instance_to_proto(instance: MigInstance) -> pb.MigInstance:
+    return pb.MigInstance(
+        placement=_placement_to_proto(instance.placement),
+        slices=instance.slices,
+        memory_mib=instance.memory_mib,
+        uuid=instance.uuid,
+    )
+
+
+def _placement_from_proto(message: pb.MigPlacement) -> MigPlacement:
+    return MigPlacement(start=message.start, profile=required(message.profile, "MIG profile"))
+
+
+def _placement_to_proto(placement: MigPlacement) -> pb.MigPlacement:
+    return pb.MigPlacement(profile=placement.profile, start=placement.start)

@@ -1,0 +1,104 @@
+"""Ledger entries and decisions: proto <-> model."""
+
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from gpuloom.codec.device import (
+    MAX_TEXT_LENGTH,
+    bounded,
+    device_from_proto,
+    device_to_proto,
+    pod_from_proto,
+    pod_to_proto,
+)
+from gpuloom.errors import InvalidRequestError
+from gpuloom.model.allocation import AllocatedDevice
+from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, Verdict
+from gpuloom.v1 import scheduler_extender_pb2 as pb
+
+_VERDICT = {
+    pb.VERDICT_BOUND: Verdict.BOUND,
+    pb.VERDICT_REFUSED: Verdict.REFUSED,
+    pb.VERDICT_BIND_FAILED: Verdict.BIND_FAILED,
+}
+_VERDICT_TO_PROTO = {model: proto for proto, model in _VERDICT.items()}
+
+_STATE = {
+    pb.ENTRY_STATE_IN_FLIGHT: EntryState.IN_FLIGHT,
+    pb.ENTRY_STATE_OBSERVED: EntryState.OBSERVED,
+    pb.ENTRY_STATE_RELEASING: EntryState.RELEASING,
+    pb.ENTRY_STATE_HELD: EntryState.HELD,
+}
+_STATE_TO_PROTO = {model: proto for proto, model in _STATE.items()}
+
+
+def decision_from_proto(message: pb.Decision) -> Decision:
+    verdict = _VERDICT.get(message.verdict)
+    if verdict is None:
+        raise InvalidRequestError("a decision without a verdict")
+    return Decision(
+        time=message.time.ToDatetime(tzinfo=UTC),
+        pod=pod_from_proto(message.pod),
+        verdict=verdict,
+        node_name=bounded(message.node_name, "node name"),
+        devices=tuple(_allocated_from_proto(device) for device in message.devices),
+        reason=message.reason[:MAX_TEXT_LENGTH],
+    )
+
+
+def decision_to_proto(decision: Decision) -> pb.Decision:
+    return pb.Decision(
+        time=_timestamp(decision.time),
+        pod=pod_to_proto(decision.pod),
+        verdict=_VERDICT_TO_PROTO[decision.verdict],
+        node_name=decision.node_name,
+        devices=[_allocated_to_proto(device) for device in decision.devices],
+        reason=decision.reason,
+    )
+
+
+def entry_from_proto(message: pb.LedgerEntry) -> LedgerEntry:
+    state = _STATE.get(message.state)
+    if state is None:
+        raise InvalidRequestError("a ledger entry without a state")
+    return LedgerEntry(
+        pod=pod_from_proto(message.pod),
+        node_name=bounded(message.node_name, "node name"),
+        node_uid=bounded(message.node_uid, "node UID"),
+        state=state,
+        devices=tuple(_allocated_from_proto(device) for device in message.devices) or None,
+        advisory=message.advisory,
+    )
+
+
+def entry_to_proto(entry: LedgerEntry) -> pb.LedgerEntry:
+    return pb.LedgerEntry(
+        pod=pod_to_proto(entry.pod),
+        node_name=entry.node_name,
+        node_uid=entry.node_uid,
+        state=_STATE_TO_PROTO[entry.state],
+        devices=[_allocated_to_proto(device) for device in entry.devices or ()],
+        advisory=entry.advisory,
+    )
+
+
+def _allocated_from_proto(message: pb.AllocatedDevice) -> AllocatedDevice:
+    if not 1 <= message.milli <= MILLI_PER_GPU:
+        raise InvalidRequestError(f"a device has 1 to {MILLI_PER_GPU} milli, not {message.milli}")
+    return AllocatedDevice(
+        device=device_from_proto(message.device), milli=message.milli, memory_mib=message.memory_mib
+    )
+
+
+def _allocated_to_proto(allocated: AllocatedDevice) -> pb.AllocatedDevice:
+    return pb.AllocatedDevice(
+        device=device_to_proto(allocated.device), milli=allocated.milli, memory_mib=allocated.memory_mib
+    )
+
+
+def _timestamp(moment: datetime) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromDatetime(moment.astimezone(UTC).replace(tzinfo=None))
+    return stamp

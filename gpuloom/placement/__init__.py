@@ -1,0 +1,1 @@
+"""The decision core: which node fits, which devices, how good. Values in, values out."""

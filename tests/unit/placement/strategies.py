@@ -1,0 +1,78 @@
+"""Random nodes and requests, small enough to collide often."""
+
+from hypothesis import strategies as st
+
+from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind, TopologyPreference
+from gpuloom.model.topology import PcieLevel, Topology, pair_count
+from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
+from tests.unit.placement.builders import MEMORY_MIB, a_card, a_cut_card, a_node
+
+LAYOUTS: list[tuple[tuple[str, int], ...]] = [
+    (),
+    (("1g.5gb", 0), ("1g.5gb", 1), ("1g.10gb", 2), ("3g.20gb", 4)),
+    (("3g.20gb", 0), ("1g.5gb", 4), ("1g.5gb", 6)),
+]
+TOPOLOGIES = st.sampled_from(list(TopologyPreference))
+
+
+@st.composite
+def gpus(draw: st.DrawFn, index: int) -> GpuView:
+    closed = draw(st.sampled_from(["", "", "", "", "closed for a test"]))
+    if draw(st.integers(0, 3)) == 0:
+        layout = draw(st.sampled_from(LAYOUTS))
+        return a_cut_card(index, *layout, used=draw(st.integers(0, len(layout))), closed_reason=closed)
+    free = draw(st.sampled_from([0, 100, 250, 500, 750, 1000, 1000, 1000]))
+    return a_card(
+        index,
+        free,
+        MEMORY_MIB if free == 1000 else draw(st.integers(0, MEMORY_MIB)),
+        model=draw(st.sampled_from(["A100-SXM4-40GB", "T4"])),
+        health=draw(st.sampled_from([GpuHealth.HEALTHY] * 4 + [GpuHealth.UNHEALTHY])),
+        closed_reason=closed,
+        numa=draw(st.sampled_from([None, 0, 1])),
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str = "node") -> NodeView:
+    count = draw(st.integers(0, 8))
+    pairs = pair_count(count)
+    levels = draw(st.lists(st.sampled_from(list(PcieLevel)), min_size=pairs, max_size=pairs))
+    links = draw(st.lists(st.sampled_from([0, 2]), min_size=pairs, max_size=pairs))
+    host = draw(st.none() | st.builds(HostCapacity, *(st.integers(0, 64_000) for _ in range(4))))
+    return a_node(
+        *(draw(gpus(i)) for i in range(count)),
+        name=name,
+        mode=draw(st.sampled_from([NodeMode.GPULOOM, NodeMode.GPULOOM, NodeMode.NVIDIA])),
+        delivery=draw(st.sampled_from([Delivery.NRI, Delivery.NRI, Delivery.ENV])),
+        topology=Topology(count, tuple(levels), tuple(links)),
+        host=host,
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> PodRequest:
+    kind = draw(st.sampled_from(list(RequestKind)))
+    authority = draw(st.sampled_from(list(Authority)))
+    models = draw(st.sampled_from([(), (), ("A100-SXM4-40GB",), ("T4",)]))
+    if kind is RequestKind.MIG:
+        profile, milli = draw(st.sampled_from([("1g.5gb", 125), ("1g.10gb", 250), ("3g.20gb", 500)]))
+        count = 1 if authority is Authority.GPULOOM else draw(st.integers(1, 4))
+        gpu = GpuRequest(kind, authority, count, milli, mig_profile=profile, models=models)
+    elif kind is RequestKind.SHARE:
+        memory = draw(st.none() | st.integers(1, MEMORY_MIB))
+        gpu = GpuRequest(kind, Authority.GPULOOM, 1, draw(st.integers(1, 999)), memory, models=models)
+    else:
+        topology = draw(TOPOLOGIES)
+        required = topology is not TopologyPreference.NONE and draw(st.booleans())
+        gpu = GpuRequest(
+            kind,
+            authority,
+            draw(st.integers(1, 5)),
+            models=models,
+            topology=topology,
+            topology_required=required,
+        )
+    return PodRequest(gpu, "main", draw(st.integers(0, 9000)), draw(st.integers(0, 9000)), "nvidia")
