@@ -1,0 +1,43 @@
+"""What a list or a watch asks for, and what it gives."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuloom.kube.objects import JsonObject
+
+
+class EventType(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    type: EventType
+    object: JsonObject
+    """Of a bookmark only metadata.resourceVersion means something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects of a resource; the default is all of them in all namespaces."""
+
+    namespace: str | None = None
+    label_selector: str = ""
+    field_selector: str = ""
+
+    def query(self) -> dict[str, str]:
+        wanted = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
+        return {name: value for name, value in wanted.items() if value}
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    items: tuple[JsonObject, ...]
+    resource_version: str
+    """Of the whole list: where a watch goes on."""

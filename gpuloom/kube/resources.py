@@ -1,0 +1,45 @@
+"""Which URL a kind of object lives at. Any custom resource works by constructing a Resource."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from gpuloom.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    group: str
+    """Empty for the core group."""
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def collection_path(self, namespace: str | None = None) -> str:
+        """The list of all objects, or of those of one namespace."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if not self.namespaced or not namespace:
+            return f"{root}/{self.plural}"
+        return f"{root}/namespaces/{quote(namespace, safe='')}/{self.plural}"
+
+    def object_path(self, name: str, namespace: str | None = None, subresource: str = "") -> str:
+        # An empty name would address the whole collection: a delete would then empty it.
+        if name in ("", ".", ".."):
+            raise InvalidRequestError(f"{name!r} can't name one of {self.plural}")
+        if self.namespaced and not namespace:
+            raise InvalidRequestError(f"{self.plural} {name}: a namespace is needed")
+        path = f"{self.collection_path(namespace)}/{quote(name, safe='')}"
+        return f"{path}/{subresource}" if subresource else path
+
+
+PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+EVENTS = Resource("", "v1", "events", "Event")
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
