@@ -47,9 +47,10 @@ class DiscoveryServiceServicer:
     """
 
     def WatchCluster(self, request, context):
-        """Follow all nodes: the full state first (in parts, if it is large), then one delta per change, coalesced
-        for a slow reader, and a heartbeat every few seconds of silence. Refused with UNAVAILABLE until this
-        replica is synced. Callers: scheduler_extender, cli.
+        """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
+        short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
+        RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+        Callers: scheduler_extender, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

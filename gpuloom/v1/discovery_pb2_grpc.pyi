@@ -34,9 +34,10 @@ class DiscoveryServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DiscoveryServiceAsyncStub: ...
     WatchCluster: _grpc.UnaryStreamMultiCallable[_discovery_pb2.WatchClusterRequest, _discovery_pb2.WatchClusterResponse]
-    """Follow all nodes: the full state first (in parts, if it is large), then one delta per change, coalesced
-    for a slow reader, and a heartbeat every few seconds of silence. Refused with UNAVAILABLE until this
-    replica is synced. Callers: scheduler_extender, cli.
+    """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
+    short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
+    RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+    Callers: scheduler_extender, cli.
     """
 
 @_typing.type_check_only
@@ -45,9 +46,10 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchCluster: _aio.UnaryStreamMultiCallable[_discovery_pb2.WatchClusterRequest, _discovery_pb2.WatchClusterResponse]  # type: ignore[assignment]
-    """Follow all nodes: the full state first (in parts, if it is large), then one delta per change, coalesced
-    for a slow reader, and a heartbeat every few seconds of silence. Refused with UNAVAILABLE until this
-    replica is synced. Callers: scheduler_extender, cli.
+    """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
+    short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
+    RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+    Callers: scheduler_extender, cli.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,9 +61,10 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.WatchClusterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_discovery_pb2.WatchClusterResponse], _abc.AsyncIterator[_discovery_pb2.WatchClusterResponse]]:
-        """Follow all nodes: the full state first (in parts, if it is large), then one delta per change, coalesced
-        for a slow reader, and a heartbeat every few seconds of silence. Refused with UNAVAILABLE until this
-        replica is synced. Callers: scheduler_extender, cli.
+        """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
+        short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
+        RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+        Callers: scheduler_extender, cli.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,1 @@
+"""The hardware-free cluster: GPUs, kubelets, a Kubernetes API, a scheduler loop and a workload."""

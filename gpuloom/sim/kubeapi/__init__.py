@@ -1,0 +1,10 @@
+"""A simulated Kubernetes API server over HTTP: storage, watches, bindings, evictions; no controllers.
+
+It speaks JSON, not protobuf. Custom resources are served as soon as they are defined, and are not
+validated against their schema.
+"""
+
+from gpuloom.sim.kubeapi.server import SimKubeApi
+from gpuloom.sim.kubeapi.store import Store
+
+__all__ = ["SimKubeApi", "Store"]

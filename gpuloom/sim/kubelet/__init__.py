@@ -1,0 +1,1 @@
+"""Simulated kubelets: one process hosts any number of machines."""

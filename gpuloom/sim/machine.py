@@ -1,0 +1,272 @@
+"""A simulated GPU machine as a directory, so that hardware outlives every process that looks at it.
+
+machine.json     what it is; written once
+containers.json  which pods it hosts on which devices; written by its kubelet alone, replaced whole
+faults.json      faults on request; written by tests and commands, read live
+journal.jsonl    what started and ended; appended by its kubelet alone, read by the audit
+
+This file decides nothing about pods; it keeps and shows what its kubelet put there.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+from gpuloom.catalog import load_catalog
+from gpuloom.errors import InvalidRequestError
+from gpuloom.model.allocation import AllocatedDevice
+from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.node import PodRef
+from gpuloom.sim.hardware import Hardware, MachineSpec, assemble, hardware_from_json, hardware_to_json
+from gpuloom.sim.journal import JOURNAL_FILE, device_from_json, device_to_json
+from gpuloom.sim.load import (
+    DeviceProcess,
+    Faults,
+    GpuFault,
+    LoadProfile,
+    Readings,
+    RunningContainer,
+    readings,
+)
+
+__all__ = [
+    "DeviceProcess",
+    "Faults",
+    "GpuFault",
+    "HostedContainer",
+    "HostedPod",
+    "Machine",
+    "MachineSpec",
+    "Readings",
+    "find_machines",
+    "read_hardware",
+    "readings",
+]
+
+MACHINE_FILE = "machine.json"
+CONTAINERS_FILE = "containers.json"
+FAULTS_FILE = "faults.json"
+SOCKET_FILE = "pod-resources.sock"
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class HostedContainer:
+    name: str
+    devices: tuple[AllocatedDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostedPod:
+    """A pod that this machine took in. Times are seconds since 1970 by the wall clock.
+
+    It holds its devices from admission until `exited`. An exited pod stays listed until Kubernetes has
+    been told its end, so that a kubelet killed in between neither starts it again nor forgets the outcome.
+    """
+
+    pod: PodRef
+    containers: tuple[HostedContainer, ...]
+    load: LoadProfile
+    starts_at_s: float
+    publishes_at_s: float
+    ends_at_s: float | None = None
+    stops_at_s: float | None = None
+    exited: bool = False
+    outcome: str = "Succeeded"
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def devices(self) -> tuple[AllocatedDevice, ...]:
+        return tuple(device for container in self.containers for device in container.devices)
+
+
+class Machine:
+    """One machine's directory. Reading is cheap: a file is parsed again only when it was replaced."""
+
+    def __init__(self, directory: Path, hardware: Hardware) -> None:
+        self.directory = directory
+        self.hardware = hardware
+        nothing: tuple[HostedPod, ...] = ()
+        self._hosted = _WatchedFile(directory / CONTAINERS_FILE, _hosted_from_json, nothing)
+        self._faults = _WatchedFile(directory / FAULTS_FILE, self._faults_from_json, Faults())
+
+    @classmethod
+    def create(cls, directory: Path, spec: MachineSpec) -> "Machine":
+        """Build the machine, or raise InvalidRequestError. What runs on an existing one is left alone."""
+        hardware = assemble(spec, load_catalog())
+        directory.mkdir(parents=True, exist_ok=True)
+        _replace_file(directory / MACHINE_FILE, hardware_to_json(hardware))
+        return cls(directory, hardware)
+
+    @classmethod
+    def open(cls, directory: Path) -> "Machine":
+        """Raise InvalidRequestError if there is no machine in the directory."""
+        return cls(directory, read_hardware(directory))
+
+    @property
+    def spec(self) -> MachineSpec:
+        return self.hardware.spec
+
+    @property
+    def journal_path(self) -> Path:
+        return self.directory / JOURNAL_FILE
+
+    @property
+    def socket_path(self) -> Path:
+        return self.directory / SOCKET_FILE
+
+    def read(self, now: datetime) -> Readings:
+        """What the driver would say now. Raise InvalidRequestError if a file of the machine is malformed."""
+        return readings(self.hardware, self.containers(), self.faults(), now.timestamp())
+
+    def containers(self) -> tuple[RunningContainer, ...]:
+        """What the container runtime would say: every container that holds devices now."""
+        return tuple(
+            RunningContainer(hosted.pod, container.name, container.devices, hosted.load)
+            for hosted in self.hosted()
+            if not hosted.exited
+            for container in hosted.containers
+            if container.devices
+        )
+
+    def hosted(self) -> tuple[HostedPod, ...]:
+        return self._hosted.read()
+
+    def faults(self) -> Faults:
+        return self._faults.read()
+
+    def write_hosted(self, pods: Iterable[HostedPod]) -> None:
+        """For the machine's kubelet alone."""
+        _replace_file(self.directory / CONTAINERS_FILE, {"pods": [_hosted_to_json(pod) for pod in pods]})
+
+    def write_faults(self, faults: Faults) -> None:
+        document = {
+            "gpus": {
+                uuid: {"health": fault.health.value, "reason": fault.reason}
+                for uuid, fault in faults.gpus.items()
+            },
+        }
+        _replace_file(self.directory / FAULTS_FILE, document)
+
+    def _faults_from_json(self, document: Mapping[str, Any]) -> Faults:
+        """A GPU is named by its UUID or, for people, by its index."""
+        by_index = {str(gpu.index): gpu.uuid for gpu in self.hardware.gpus}
+        gpus = {}
+        for name, fault in document.get("gpus", {}).items():
+            health = GpuHealth(fault["health"])
+            if health not in (GpuHealth.UNHEALTHY, GpuHealth.LOST):
+                raise ValueError(f"a faulty GPU is unhealthy or lost, not {health}")
+            gpus[by_index.get(name, name)] = GpuFault(health, str(fault.get("reason", "")))
+        return Faults(gpus)
+
+
+def find_machines(machines_dir: Path) -> tuple[Path, ...]:
+    """The directories of all machines, by name. Raise InvalidRequestError if there are none."""
+    found = tuple(sorted(path.parent for path in machines_dir.glob(f"*/{MACHINE_FILE}")))
+    if not found:
+        raise InvalidRequestError(f"no machines in {machines_dir}")
+    return found
+
+
+def read_hardware(directory: Path) -> Hardware:
+    path = directory / MACHINE_FILE
+    try:
+        return hardware_from_json(orjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise InvalidRequestError(f"no machine in {directory}: {MACHINE_FILE} is missing") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequestError(f"{path} is malformed: {type(error).__name__}: {error}") from None
+
+
+class _WatchedFile(Generic[Parsed]):
+    """A JSON file that others replace; parsed only when its identity or time changed."""
+
+    def __init__(self, path: Path, parse: Callable[[Mapping[str, Any]], Parsed], absent: Parsed) -> None:
+        self._path = path
+        self._parse = parse
+        self._absent = absent
+        self._seen: tuple[int, int, int] | None = None
+        self._value = absent
+
+    def read(self) -> Parsed:
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if seen != self._seen:
+                self._value = self._parse(orjson.loads(self._path.read_bytes()))
+                self._seen = seen
+        except FileNotFoundError:
+            self._seen, self._value = None, self._absent
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidRequestError(f"{self._path} is malformed: {type(error).__name__}: {error}") from None
+        return self._value
+
+
+def _replace_file(path: Path, document: Mapping[str, Any]) -> None:
+    """Readers see the old file or the new one, never half of one, even if the writer is killed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _hosted_to_json(hosted: HostedPod) -> dict[str, Any]:
+    return {
+        "pod": {"uid": hosted.pod.uid, "namespace": hosted.pod.namespace, "name": hosted.pod.name},
+        "containers": [
+            {"name": container.name, "devices": [device_to_json(device) for device in container.devices]}
+            for container in hosted.containers
+        ],
+        "load": {
+            "level": hosted.load.level_ratio,
+            "memory": hosted.load.memory_ratio,
+            "seed": hosted.load.seed,
+        },
+        "startsAt": hosted.starts_at_s,
+        "publishesAt": hosted.publishes_at_s,
+        "endsAt": hosted.ends_at_s,
+        "stopsAt": hosted.stops_at_s,
+        "exited": hosted.exited,
+        "outcome": hosted.outcome,
+        "reason": hosted.reason,
+        "message": hosted.message,
+    }
+
+
+def _hosted_from_json(document: Mapping[str, Any]) -> tuple[HostedPod, ...]:
+    return tuple(_hosted_pod(entry) for entry in document["pods"])
+
+
+def _hosted_pod(entry: Mapping[str, Any]) -> HostedPod:
+    pod, load = entry["pod"], entry["load"]
+    return HostedPod(
+        pod=PodRef(str(pod["namespace"]), str(pod["name"]), str(pod["uid"])),
+        containers=tuple(
+            HostedContainer(
+                str(container["name"]), tuple(device_from_json(device) for device in container["devices"])
+            )
+            for container in entry["containers"]
+        ),
+        load=LoadProfile(float(load["level"]), float(load["memory"]), int(load["seed"])),
+        starts_at_s=float(entry["startsAt"]),
+        publishes_at_s=float(entry["publishesAt"]),
+        ends_at_s=_optional_seconds(entry["endsAt"]),
+        stops_at_s=_optional_seconds(entry["stopsAt"]),
+        exited=bool(entry["exited"]),
+        outcome=str(entry["outcome"]),
+        reason=str(entry["reason"]),
+        message=str(entry["message"]),
+    )
+
+
+def _optional_seconds(value: Any) -> float | None:
+    return None if value is None else float(value)

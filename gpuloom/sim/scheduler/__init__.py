@@ -1,0 +1,1 @@
+"""A scheduler loop that behaves towards an extender as kube-scheduler does. Preemption is not simulated."""

@@ -1,0 +1,223 @@
+"""Plays a workload plan against a Kubernetes API: creates pods when they are due, clears up what has ended.
+
+python -m gpuloom.sim.workload --api URL [--seed N] [--rate PODS/MIN] [--duration TIME] [--retention TIME]
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuloom.errors import ConflictError, GpuloomError, NotFoundError
+from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.cache import Change
+from gpuloom.kube.client import DeleteOptions, KubeClient
+from gpuloom.kube.informer import Informer, InformerOptions
+from gpuloom.kube.listing import Selection
+from gpuloom.kube.objects import JsonObject, key_of, uid_of
+from gpuloom.kube.parse import quantity_value
+from gpuloom.kube.resources import NAMESPACES as NAMESPACE_RESOURCE
+from gpuloom.kube.resources import NODES, PODS
+from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
+from gpuloom.runtime.backoff import Backoff
+from gpuloom.runtime.clock import Clock, SystemClock
+from gpuloom.sim.command import CommandParser, duration_argument, run_command, url_argument
+from gpuloom.sim.workload_plan import (
+    LABEL_WORKLOAD,
+    NAMESPACES,
+    ClusterSize,
+    PlannedPod,
+    WorkloadPlan,
+)
+
+__all__ = ["ClusterSize", "PlannedPod", "WorkloadPlan", "WorkloadPlayer", "cluster_size", "main"]
+
+_log = logging.getLogger(__name__)
+
+SWEEP_S = 2.0
+CREATE_TRIES = 8
+_TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerSettings:
+    """`duration_s` None plays until cancelled; afterwards the pods are left as they are."""
+
+    seed: int = 0
+    pods_per_minute: float | None = None
+    duration_s: float | None = None
+    retention_s: float = 20.0
+
+
+def cluster_size(nodes: Iterable[JsonObject]) -> ClusterSize:
+    nvidia = [_amount(node, RESOURCE_NVIDIA_GPU) for node in nodes]
+    gpuloom = [_amount(node, RESOURCE_GPU_MILLI) // 1000 for node in nodes]
+    return ClusterSize(sum(nvidia), sum(gpuloom), max(nvidia, default=0), max(gpuloom, default=0))
+
+
+class WorkloadPlayer:
+    def __init__(self, client: KubeClient, settings: PlayerSettings, clock: Clock) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        # When a pod is to be deleted, by its UID.
+        self._ended_s: dict[str, float] = {}
+        self._give_up_s: dict[tuple[str, str], float] = {}
+        selection = Selection(label_selector=LABEL_WORKLOAD)
+        self._pods = Informer(client, PODS, clock, InformerOptions(selection=selection))
+        self._pods.on_change(self._on_pod)
+
+    async def run(self) -> None:
+        for namespace in NAMESPACES:
+            await self._create_namespace(namespace)
+        size = await self._wait_for_nodes()
+        plan = WorkloadPlan(size, self._settings.seed, self._settings.pods_per_minute)
+        helpers = [asyncio.create_task(self._pods.run()), asyncio.create_task(self._sweep())]
+        playing = asyncio.create_task(self._play(plan))
+        try:
+            done, _ = await asyncio.wait({*helpers, playing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (*helpers, playing):
+                task.cancel()
+            await asyncio.gather(*helpers, playing, return_exceptions=True)
+
+    async def _play(self, plan: WorkloadPlan) -> None:
+        start_s = self._clock.monotonic()
+        for planned in plan.arrivals():
+            if self._settings.duration_s is not None and planned.at_s > self._settings.duration_s:
+                await self._clock.sleep(start_s + self._settings.duration_s - self._clock.monotonic())
+                return
+            await self._clock.sleep(start_s + planned.at_s - self._clock.monotonic())
+            await self._create(planned)
+
+    async def _create(self, planned: PlannedPod) -> None:
+        """A pod that can't be created after all tries is left out: the next one is due."""
+        backoff = Backoff(first_s=0.2, cap_s=2.0)
+        for _ in range(CREATE_TRIES):
+            try:
+                await self._client.create(PODS, planned.manifest)
+            except ConflictError:
+                return
+            except GpuloomError as error:
+                _log.warning("pod not created", extra={"error": str(error)})
+                await self._clock.sleep(backoff.next_delay_s())
+            else:
+                if planned.give_up_after_s is not None:
+                    due_s = self._clock.monotonic() + planned.give_up_after_s
+                    self._give_up_s[key_of(planned.manifest)] = due_s
+                return
+
+    async def _create_namespace(self, name: str) -> None:
+        backoff = Backoff(first_s=0.2, cap_s=5.0)
+        while True:
+            try:
+                await self._client.create(NAMESPACE_RESOURCE, {"metadata": {"name": name}})
+            except ConflictError:
+                return
+            except GpuloomError as error:
+                _log.warning("namespace not created", extra={"namespace": name, "error": str(error)})
+                await self._clock.sleep(backoff.next_delay_s())
+            else:
+                return
+
+    async def _wait_for_nodes(self) -> ClusterSize:
+        """Nodes register one after the other: wait until a second look finds as many as the first."""
+        seen = -1
+        while True:
+            try:
+                nodes = (await self._client.list(NODES)).items
+            except GpuloomError as error:
+                _log.warning("nodes not listed", extra={"error": str(error)})
+                nodes = ()
+            size = cluster_size(nodes)
+            gpus = size.nvidia_gpus + size.gpuloom_gpus
+            if gpus and gpus == seen:
+                return size
+            seen = gpus
+            await self._clock.sleep(1.0)
+
+    def _on_pod(self, change: Change) -> None:
+        uid = uid_of(change.object)
+        if change.new is None:
+            self._ended_s.pop(uid, None)
+            self._give_up_s.pop(change.key, None)
+        elif (change.new.get("status") or {}).get("phase") in _TERMINAL_PHASES:
+            self._ended_s.setdefault(uid, self._clock.monotonic())
+
+    async def _sweep(self) -> None:
+        """Delete what ended long enough ago, and what waited in vain."""
+        while True:
+            await self._clock.sleep(SWEEP_S)
+            now_s = self._clock.monotonic()
+            for pod in self._pods.objects():
+                ended_s = self._ended_s.get(uid_of(pod))
+                is_old = ended_s is not None and now_s - ended_s >= self._settings.retention_s
+                if is_old or self._is_hopeless(pod, now_s):
+                    await self._delete(pod)
+
+    def _is_hopeless(self, pod: JsonObject, now_s: float) -> bool:
+        due_s = self._give_up_s.get(key_of(pod))
+        return due_s is not None and now_s >= due_s and not (pod.get("spec") or {}).get("nodeName")
+
+    async def _delete(self, pod: JsonObject) -> None:
+        namespace, name = key_of(pod)
+        try:
+            await self._client.delete(PODS, name, namespace, DeleteOptions(uid=uid_of(pod)))
+        except (ConflictError, NotFoundError):
+            return
+        except GpuloomError as error:
+            _log.warning("pod not deleted", extra={"pod": f"{namespace}/{name}", "error": str(error)})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    settings = PlayerSettings(options.seed, options.rate, options.duration, options.retention)
+
+    async def run() -> None:
+        clock = SystemClock()
+        async with KubeClient(KubeAccess(options.api), clock) as client:
+            await WorkloadPlayer(client, settings, clock).run()
+
+    return run_command("sim-workload", run)
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="python -m gpuloom.sim.workload", description="Plays a GPU workload.")
+    add = parser.add_argument
+    add("--api", type=url_argument, required=True, help="address of the Kubernetes API, plain HTTP")
+    add("--seed", type=int, default=0, help="equal seeds give equal pods (default 0)")
+    add("--rate", type=_rate, metavar="PODS_PER_MINUTE", help="default: as many as keep the GPUs busy")
+    add("--duration", type=duration_argument, metavar="TIME", help="stop creating pods after this")
+    add(
+        "--retention",
+        type=duration_argument,
+        default=20.0,
+        metavar="TIME",
+        help="keep ended pods (default 20s)",
+    )
+    return parser
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate <= 60_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of pods a minute above 0")
+    return rate
+
+
+def _amount(node: JsonObject, resource: str) -> int:
+    try:
+        return quantity_value(((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
+    except ValueError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

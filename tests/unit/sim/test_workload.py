@@ -1,0 +1,102 @@
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuloom.catalog import load_catalog
+from gpuloom.sim.workload import cluster_size
+from gpuloom.sim.workload_plan import NAMESPACES, ClusterSize, PlannedPod, WorkloadPlan
+from tests.unit.sim.builders import a_node
+
+SIZE = ClusterSize(nvidia_gpus=48, gpuloom_gpus=48, largest_nvidia_node=8, largest_gpuloom_node=8)
+
+
+def first(plan: WorkloadPlan, count: int) -> list[PlannedPod]:
+    return list(itertools.islice(plan.arrivals(), count))
+
+
+def limits(pod: PlannedPod) -> dict[str, str]:
+    return dict(pod.manifest["spec"]["containers"][0]["resources"]["limits"])
+
+
+def gpu_seconds(pods: list[PlannedPod], resource: str, unit: int) -> float:
+    return sum(
+        int(limits(pod)[resource])
+        / unit
+        * float(pod.manifest["metadata"]["annotations"]["sim.gpuloom.dev/duration"][:-1])
+        for pod in pods
+        if resource in limits(pod) and pod.give_up_after_s is None
+    )
+
+
+def test_equal_seeds_give_equal_pods() -> None:
+    assert first(WorkloadPlan(SIZE, 7), 200) == first(WorkloadPlan(SIZE, 7), 200)
+    assert first(WorkloadPlan(SIZE, 7), 200) != first(WorkloadPlan(SIZE, 8), 200)
+
+
+def test_names_are_unique_and_times_never_go_back() -> None:
+    pods = first(WorkloadPlan(SIZE, 1), 500)
+
+    names = {pod.manifest["metadata"]["name"] for pod in pods}
+    assert len(names) == 500
+    assert all(earlier.at_s <= later.at_s for earlier, later in itertools.pairwise(pods))
+    assert {pod.manifest["metadata"]["namespace"] for pod in pods} == set(NAMESPACES)
+
+
+def test_the_mix_has_every_kind_of_pod() -> None:
+    pods = first(WorkloadPlan(SIZE, 1), 2000)
+
+    kinds = {pod.manifest["metadata"]["labels"]["sim.gpuloom.dev/workload"] for pod in pods}
+    wishes = {name for pod in pods for name in pod.manifest["metadata"]["annotations"]}
+    impossible = sum(pod.give_up_after_s is not None for pod in pods)
+    assert kinds >= {"train", "serve", "notebook", "tune"}
+    assert wishes >= {"gpuloom.dev/topology", "gpuloom.dev/gpu-model", "gpuloom.dev/gpu-architecture"}
+    assert 0 < impossible < 100
+
+
+@settings(max_examples=8, deadline=None)
+@given(nvidia=st.integers(16, 400), gpuloom=st.integers(16, 400), seed=st.integers(0, 100))
+def test_the_offered_load_keeps_both_kinds_of_nodes_busy_but_not_hopeless(
+    nvidia: int, gpuloom: int, seed: int
+) -> None:
+    pods = first(WorkloadPlan(ClusterSize(nvidia, gpuloom, 8, 8), seed), 3000)
+    span_s = pods[-1].at_s
+    # What arrives in the first burst stands for about a minute of arrivals before the start.
+    steady = [pod for pod in pods if pod.at_s > 5.0]
+
+    nvidia_load = gpu_seconds(steady, "nvidia.com/gpu", 1) / (span_s - 5.0) / nvidia
+    gpuloom_load = gpu_seconds(steady, "gpuloom.dev/gpu-milli", 1000) / (span_s - 5.0) / gpuloom
+
+    assert 0.7 < nvidia_load < 1.1
+    assert 0.7 < gpuloom_load < 1.1
+
+
+def test_a_given_rate_is_kept() -> None:
+    pods = first(WorkloadPlan(SIZE, 1, pods_per_minute=600), 3000)
+
+    assert 270 < pods[-1].at_s < 330
+
+
+def test_training_never_asks_for_more_than_the_largest_node() -> None:
+    pods = first(WorkloadPlan(ClusterSize(4, 4, 2, 1), 1), 500)
+
+    possible = [limits(pod) for pod in pods if pod.give_up_after_s is None]
+    assert max(int(entry.get("nvidia.com/gpu", 0)) for entry in possible) == 2
+    assert max(int(entry.get("gpuloom.dev/gpu-milli", 0)) for entry in possible) == 1000
+
+
+def test_every_resource_of_the_plan_is_managed() -> None:
+    managed = set(load_catalog().managed_resources())
+
+    assert {name for pod in first(WorkloadPlan(SIZE, 1), 500) for name in limits(pod)} <= managed
+
+
+def test_the_size_of_a_cluster_is_what_its_nodes_offer() -> None:
+    nodes = [
+        a_node("a", {"nvidia.com/gpu": "8"}),
+        a_node("b", {"nvidia.com/gpu": "4"}),
+        a_node("c", {"gpuloom.dev/gpu-milli": "8000"}),
+        a_node("d", {"gpuloom.dev/gpu-milli": "broken"}),
+    ]
+
+    assert cluster_size(nodes) == ClusterSize(12, 8, 8, 8)
