@@ -1,0 +1,83 @@
+"""What the extender says of itself: its decisions as they are made, and its ledger."""
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from random import Random
+
+from gpuloom.codec.ledger import decision_from_proto, entry_from_proto
+from gpuloom.errors import GpuloomError
+from gpuloom.model.ledger import Decision, LedgerEntry
+from gpuloom.rpc.channel import RpcChannel, open_stream
+from gpuloom.rpc.streams import StreamCursor, StreamGapError
+from gpuloom.runtime.backoff import Backoff
+from gpuloom.runtime.clock import Clock, deadline
+from gpuloom.v1.scheduler_extender_pb2 import (
+    ListAllocationsRequest,
+    WatchDecisionsRequest,
+    WatchDecisionsResponse,
+)
+from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceStub
+
+_log = logging.getLogger(__name__)
+
+_SILENCE_S = 15.0
+_TIMEOUT_S = 5.0
+
+
+class DecisionFollower:
+    """The newest decisions, oldest first; survives restarts of the extender."""
+
+    def __init__(self, channel: RpcChannel, clock: Clock, keep: int = 200) -> None:
+        self.decisions: deque[Decision] = deque(maxlen=keep)
+        self._channel = channel
+        self._clock = clock
+
+    async def run(self) -> None:
+        backoff = Backoff(0.2, 3.0, Random())
+        while True:
+            try:
+                await self._follow(backoff)
+                reason = "the stream ended"
+            except (GpuloomError, TimeoutError) as error:
+                reason = str(error)
+            _log.info("extender lost, trying again", extra={"reason": reason})
+            await self._clock.sleep(backoff.next_delay_s())
+
+    async def _follow(self, backoff: Backoff) -> None:
+        cursor = StreamCursor()
+        stub = self._channel.stub(SchedulerExtenderServiceStub)
+        async with open_stream(stub.WatchDecisions(WatchDecisionsRequest())) as messages:
+            while (message := await self._next(messages)) is not None:
+                backoff.reset()
+                kind, version = message.WhichOneof("update"), message.version
+                cursor.accept(version.epoch, version.number, version.after, kind == "full")
+                if kind == "full":
+                    self._extend(map(decision_from_proto, message.full.decisions))
+                elif kind == "delta":
+                    self.decisions.append(decision_from_proto(message.delta))
+                elif kind != "heartbeat":
+                    raise StreamGapError("a message that is no update")
+
+    async def _next(self, messages: AsyncIterator[WatchDecisionsResponse]) -> WatchDecisionsResponse | None:
+        async with deadline(self._clock, _SILENCE_S):
+            return await anext(messages, None)
+
+    def _extend(self, decisions: "map[Decision]") -> None:
+        """A full state repeats what was heard before the stream was lost; keep each once."""
+        known = set(self.decisions)
+        self.decisions.extend(decision for decision in decisions if decision not in known)
+
+
+async def list_allocations(channel: RpcChannel) -> list[LedgerEntry]:
+    """The whole ledger, part by part; entries may move between parts while it is read."""
+    entries: list[LedgerEntry] = []
+    token = ""
+    while True:
+        request = ListAllocationsRequest(page_token=token)
+        stub = channel.stub(SchedulerExtenderServiceStub)
+        answer = await stub.ListAllocations(request, timeout=_TIMEOUT_S)
+        entries.extend(map(entry_from_proto, answer.entries))
+        token = answer.next_page_token
+        if not token:
+            return entries

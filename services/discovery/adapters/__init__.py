@@ -1,0 +1,1 @@
+"""How discovery reaches the agents and Kubernetes."""

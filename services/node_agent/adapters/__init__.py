@@ -1,0 +1,1 @@
+"""How the agent reaches its machine, its kubelet and Kubernetes."""

@@ -1,0 +1,114 @@
+"""One agent: a machine, the loop that looks at it, and the gRPC server that tells of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.informer import Informer
+from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.rpc.environment import RpcEnvironment
+from gpuloom.rpc.server import RpcServer, ServerOptions
+from gpuloom.runtime.app import App
+from gpuloom.sim.machine import Machine
+from gpuloom.v1 import node_agent_pb2
+from gpuloom.v1.node_agent_pb2_grpc import add_NodeAgentServiceServicer_to_server
+from services.node_agent.adapters.kubelet import PodResourcesKubelet
+from services.node_agent.adapters.kubernetes import InformedPods
+from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedRuntime
+from services.node_agent.metrics import AgentMetrics
+from services.node_agent.node import Node
+from services.node_agent.sampler import Owners, Sampler
+from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
+from services.node_agent.state import first_state
+
+SERVICE = node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgentService"]
+
+_DELIVERY = {NodeMode.NVIDIA: Delivery.DEVICE_PLUGIN, NodeMode.GPULOOM: Delivery.NRI}
+_LATE_LOOKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What agents of one process share."""
+
+    app: App
+    rpc: RpcEnvironment
+    metrics: AgentMetrics
+    nodes: Informer
+    pods: Informer
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    grpc_host: str
+    grpc_port: int
+    reflection: bool
+    sample_interval_s: float
+    heartbeat_interval_s: float
+
+
+def open_machine(directory: Path, node_name: str) -> Machine:
+    machine = Machine.open(directory)
+    if machine.spec.node != node_name:
+        raise InvalidRequestError(f"the machine in {directory} is {machine.spec.node}, not {node_name}")
+    return machine
+
+
+async def add_agent(around: Surroundings, machine: Machine, options: AgentOptions) -> RpcServer:
+    """Start an agent for this machine; it runs until the process ends."""
+    app, mode = around.app, machine.spec.mode
+    node = Node(first_state(machine.spec.node, mode, _DELIVERY[mode]), app.clock)
+    around.metrics.watch(node)
+    kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _device_ids(machine)))
+    pods = InformedPods(machine.spec.node, around.nodes, around.pods)
+    sampler = Sampler(
+        node,
+        SimulatedDriver(machine, app.clock),
+        Owners(kubelet, SimulatedRuntime(machine), pods),
+        app.clock,
+        around.metrics,
+    )
+    app.add_loop(f"sampler {machine.spec.node}", lambda: sampler.run(options.sample_interval_s))
+    app.add_liveness(f"sampler {machine.spec.node}", lambda: _late(app, node, options.sample_interval_s))
+    app.add_readiness(f"first look at {machine.spec.node}", lambda: _not_looked(node))
+    server = RpcServer(
+        around.rpc, options.grpc_host, options.grpc_port, ServerOptions(reflection=options.reflection)
+    )
+    servicer = NodeAgentServer(node, options.heartbeat_interval_s, around.metrics)
+    server.add(servicer, add_NodeAgentServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
+    await app.enter(server)
+    app.on_drain(f"grpc {machine.spec.node}", lambda: server.drain(grace_s=1.0))
+    return server
+
+
+def _not_looked(node: Node) -> str | None:
+    return "the node has not been looked at yet" if node.looked_at_s is None else None
+
+
+def _late(app: App, node: Node, interval_s: float) -> str | None:
+    """A look that hangs is the one way in which the loop can fail without dying."""
+    if node.looked_at_s is None:
+        return None
+    age_s = app.clock.monotonic() - node.looked_at_s
+    late = age_s > _LATE_LOOKS * max(interval_s, 1.0)
+    return f"the node was last looked at {age_s:.0f} s ago" if late else None
+
+
+def _device_ids(machine: Machine) -> "DeviceIds":
+    devices = {
+        machine.hardware.device_id(allocated.device): allocated.device
+        for given in machine.hardware.plugin_devices().values()
+        for allocated in given
+    }
+    return DeviceIds(devices)
+
+
+class DeviceIds:
+    """A device plugin's ids, resolved; an unknown one is taken as a GPU's UUID, so that it is not lost."""
+
+    def __init__(self, devices: dict[str, DeviceRef]) -> None:
+        self._devices = devices
+
+    def __call__(self, device_id: str) -> DeviceRef:
+        return self._devices.get(device_id) or DeviceRef(device_id)

@@ -1,0 +1,79 @@
+"""`python -m services.node_agent.fleet`: many agents of simulated nodes in one process.
+
+For large simulated clusters, where a process per node would be mostly interpreters. Each agent has its own
+port, certificate check and stream, exactly as alone.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuloom.clients.agents import read_agents_file
+from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.informer import Informer
+from gpuloom.kube.resources import NODES, PODS
+from gpuloom.kube.settings import KubeConfig
+from gpuloom.rpc.environment import RpcEnvironment
+from gpuloom.rpc.settings import TlsConfig
+from gpuloom.runtime.app import App
+from gpuloom.runtime.config import REQUIRED, group, setting
+from gpuloom.runtime.parsers import comma_list, existing_file, seconds, text
+from gpuloom.runtime.service import run_service
+from gpuloom.runtime.settings import HttpConfig, LogConfig
+from services.node_agent.agent import AgentOptions, Surroundings, add_agent, open_machine
+from services.node_agent.metrics import AgentMetrics
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    machines_dir: Path = setting(
+        "GPULOOM_FLEET_MACHINES_DIR",
+        default=REQUIRED,
+        parse=lambda raw: Path(text(raw)),
+        help="Directory of the simulated machines, one directory per node",
+    )
+    nodes: tuple[str, ...] = setting(
+        "GPULOOM_FLEET_NODES",
+        default=REQUIRED,
+        parse=comma_list(text),
+        help="Names of the nodes whose agents run here",
+    )
+    agents_file: Path = setting(
+        "GPULOOM_AGENTS_FILE",
+        default=REQUIRED,
+        parse=existing_file,
+        help="JSON object of node names and the host:port of their agents",
+    )
+    sample_interval_s: float = setting(
+        "GPULOOM_AGENT_SAMPLE_INTERVAL", default=1.0, parse=seconds, help="How often a node is looked at"
+    )
+    heartbeat_interval_s: float = setting(
+        "GPULOOM_AGENT_HEARTBEAT_INTERVAL", default=5.0, parse=seconds, help="How long a stream may be silent"
+    )
+    tls: TlsConfig = group(TlsConfig)
+    kube: KubeConfig = group(KubeConfig)
+    log: LogConfig = group(LogConfig)
+    http: HttpConfig = group(HttpConfig)
+
+
+async def build(app: App, config: FleetConfig) -> None:
+    rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
+    client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
+    nodes, pods = Informer(client, NODES, app.clock), Informer(client, PODS, app.clock)
+    app.add_loop("nodes", nodes.run)
+    app.add_loop("pods", pods.run)
+    around = Surroundings(app, rpc, AgentMetrics(app.registry), nodes, pods)
+    addresses = read_agents_file(config.agents_file)
+    for name in config.nodes:
+        address = addresses.get(name)
+        if address is None:
+            raise InvalidRequestError(f"{config.agents_file} has no address for node {name}")
+        options = AgentOptions(
+            address.host, address.port, False, config.sample_interval_s, config.heartbeat_interval_s
+        )
+        await add_agent(around, open_machine(config.machines_dir / name, name), options)
+
+
+if __name__ == "__main__":
+    run_service("node_agent", FleetConfig, build)

@@ -1,0 +1,35 @@
+"""What the agent tells Prometheus about itself. Agents of one process share one set of metrics."""
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gpuloom.model.gpu import GpuHealth
+from services.node_agent.node import Node
+
+
+class AgentMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._nodes: list[Node] = []
+        self.looks = Counter(
+            "gpuloom_node_agent_looks_total",
+            "Looks at the node, by the part that could not be read",
+            ["problem"],
+            registry=registry,
+        )
+        self.look_duration = Histogram(
+            "gpuloom_node_agent_look_duration_seconds", "Time to look at the node once", registry=registry
+        )
+        self.readers = Gauge("gpuloom_node_agent_readers", "Open state streams", registry=registry)
+        gpus = Gauge("gpuloom_node_agent_gpus", "GPUs by health", ["health"], registry=registry)
+        for health in GpuHealth:
+            gpus.labels(health).set_function(partial(self._count_gpus, health))
+        holders = Gauge("gpuloom_node_agent_holders", "Containers that hold devices", registry=registry)
+        holders.set_function(lambda: sum(len(node.state.holders) for node in self._nodes))
+
+    def watch(self, node: Node) -> None:
+        """Count this node from now on."""
+        self._nodes.append(node)
+
+    def _count_gpus(self, health: GpuHealth) -> int:
+        return sum(gpu.health is health for node in self._nodes for gpu in node.state.gpus)

@@ -1,0 +1,86 @@
+"""Puts the node's state together from what driver, kubelet and runtime say. Pure.
+
+Keeps what must not vanish: a GPU once seen stays in the state, as lost if the driver no longer shows it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from gpuloom.model.gpu import Gpu, GpuHealth, GpuUsage
+from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
+from gpuloom.model.topology import Topology
+from services.node_agent.ports import DriverReading, PodDevices
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the node. A part that could not be read carries its reason instead."""
+
+    node_uid: str
+    driver: DriverReading | None
+    driver_problem: str
+    holders: tuple[Holder, ...]
+    holders_problem: str
+
+
+def first_state(node_name: str, mode: NodeMode, delivery: Delivery) -> NodeState:
+    """The state before the first look: nothing known, so nothing may be given out."""
+    return NodeState(node_name, "", mode, delivery, holders_unknown_reason="the agent has just started")
+
+
+def next_state(before: NodeState, seen: Observation) -> NodeState:
+    gpus = _gpus(before, seen)
+    return replace(
+        before,
+        node_uid=seen.node_uid or before.node_uid,
+        gpus=gpus,
+        usage=_usage(gpus, seen.driver),
+        topology=_topology(before, seen.driver),
+        holders=before.holders if seen.holders_problem else tuple(sorted(seen.holders, key=_holder_order)),
+        holders_unknown_reason=seen.holders_problem,
+    )
+
+
+def kubelet_holders(pods: Iterable[PodDevices], uid_of: Callable[[str, str], str]) -> tuple[Holder, ...]:
+    """What the kubelet gave, joined to pod UIDs. A pod that can't be identified holds its devices anyway."""
+    return tuple(
+        Holder(
+            pod=PodRef(pod.namespace, pod.name, uid_of(pod.namespace, pod.name)),
+            container=pod.container,
+            devices=pod.devices,
+            source=HolderSource.KUBELET,
+        )
+        for pod in pods
+        if pod.devices
+    )
+
+
+def _gpus(before: NodeState, seen: Observation) -> tuple[Gpu, ...]:
+    if seen.driver is None:
+        return tuple(
+            replace(gpu, health=GpuHealth.UNKNOWN, health_reason=seen.driver_problem) for gpu in before.gpus
+        )
+    shown = {gpu.uuid: gpu for gpu in seen.driver.gpus}
+    lost = (
+        replace(gpu, health=GpuHealth.LOST, health_reason="the driver no longer shows this GPU")
+        for gpu in before.gpus
+        if gpu.uuid not in shown
+    )
+    taken = {gpu.index for gpu in shown.values()}
+    # A replaced card may sit at the index of the one that is gone; an index is given to one GPU only.
+    kept = [gpu for gpu in lost if gpu.index not in taken]
+    return tuple(sorted([*shown.values(), *kept], key=lambda gpu: gpu.index))
+
+
+def _usage(gpus: tuple[Gpu, ...], driver: DriverReading | None) -> tuple[GpuUsage, ...]:
+    """One reading per GPU, all unknown where the driver gives none: an old reading is not a new one."""
+    shown = {usage.gpu_uuid: usage for usage in driver.usage} if driver is not None else {}
+    return tuple(shown.get(uuid, GpuUsage(uuid)) for uuid in sorted(gpu.uuid for gpu in gpus))
+
+
+def _topology(before: NodeState, driver: DriverReading | None) -> Topology | None:
+    return before.topology if driver is None else driver.topology
+
+
+def _holder_order(holder: Holder) -> tuple[str, str, str, str]:
+    return holder.pod.namespace, holder.pod.name, holder.pod.uid, holder.container

@@ -1,0 +1,220 @@
+"""Bind: choose devices on the ledger, then send one Binding that carries the choice.
+
+The order is what keeps a device from being given twice:
+  1. read the pod's resourceVersion,
+  2. choose and hold the devices on the ledger, in one step without an await (this process has one thread, so
+     that step is the node's critical section),
+  3. send the Binding with the pod's UID and that resourceVersion as preconditions.
+Only a definite "no" of the API server gives the devices back. The answer is idempotent by pod UID.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from gpuloom.codec.allocation import encode_allocation, visible_devices
+from gpuloom.errors import (
+    ConflictError,
+    GpuloomError,
+    InvalidRequestError,
+    NotAllowedError,
+    NotFoundError,
+)
+from gpuloom.kube.client import PodBinding
+from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
+from gpuloom.model.allocation import Allocation
+from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.ledger import Decision, Verdict
+from gpuloom.model.node import NodeMode, PodRef
+from gpuloom.names import ANNOTATION_ALLOCATION, ANNOTATION_VISIBLE_DEVICES
+from gpuloom.placement.choose import choose_devices
+from gpuloom.placement.devices import NodeView
+from gpuloom.placement.fit import Refusal
+from gpuloom.runtime.clock import Clock
+from services.scheduler_extender.decisions import DecisionLog
+from services.scheduler_extender.ledger import Attempt, AttemptKey, Ledger, ObservedPod
+from services.scheduler_extender.pods import allocation_text, observed_pod
+from services.scheduler_extender.ports import Binder, Pods
+from services.scheduler_extender.views import Views
+from services.scheduler_extender.wire import BindCall
+
+_log = logging.getLogger(__name__)
+
+_DEFINITE = (ConflictError, NotFoundError, InvalidRequestError, NotAllowedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a bind works on."""
+
+    ledger: Ledger
+    views: Views
+    decisions: DecisionLog
+    clock: Clock
+
+
+class BindRefusedError(GpuloomError):
+    """This bind can't be done; the text is kube-scheduler's answer."""
+
+
+class Bindings:
+    def __init__(self, bench: Bench, pods: Pods, binder: Binder, timeout_s: float) -> None:
+        self._bench = bench
+        self._pods = pods
+        self._binder = binder
+        self._timeout_s = timeout_s
+        self._unsettled: dict[AttemptKey, set[str]] = {}
+        """Versions of the pod under which a Binding was sent whose outcome nobody told us."""
+
+    async def bind(self, call: BindCall) -> str:
+        """Empty if the pod is bound to that node with its devices; else why not (yet)."""
+        ref = PodRef(call.namespace, call.name, call.uid)
+        try:
+            pod = self._pods.by_uid(call.uid) or await self._read(call)
+            if self._is_done(pod, call):
+                return ""
+            attempt = self._hold(pod, call)
+            await self._send(attempt, resource_version_of(pod))
+        except BindRefusedError as error:
+            self._record(ref, Verdict.BIND_FAILED, call.node_name, str(error))
+            return str(error)
+        return ""
+
+    async def _read(self, call: BindCall) -> JsonObject:
+        """A pod that the informer has not shown yet is read directly."""
+        try:
+            pod = await self._pods.read(call.namespace, call.name)
+        except GpuloomError as error:
+            raise BindRefusedError(f"the pod can't be read: {error}") from error
+        if uid_of(pod) != call.uid:
+            raise BindRefusedError("the pod was replaced by another of the same name")
+        return pod
+
+    def _is_done(self, pod: JsonObject, call: BindCall) -> bool:
+        observed = _managed(pod)
+        if not observed.node_name:
+            return False
+        if observed.node_name != call.node_name:
+            raise BindRefusedError(f"the pod is already bound to {observed.node_name}")
+        if observed.allocation is None:
+            raise BindRefusedError("the pod is already bound to this node, but not by GPULoom")
+        return True
+
+    def _hold(self, pod: JsonObject, call: BindCall) -> Attempt:
+        """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
+        bench, observed = self._bench, _managed(pod)
+        view = bench.views.view(call.node_name, without_pod=call.uid)
+        if view is None:
+            raise BindRefusedError(f"node {call.node_name} does not exist")
+        earlier = bench.ledger.attempt(call.uid, view.uid)
+        if earlier is not None:
+            return earlier
+        self._unsettled.pop((call.uid, view.uid), None)
+        if allocation_text(pod) is not None:
+            raise BindRefusedError("the pod carries an allocation that GPULoom did not make; remove it")
+        if observed.request is None:
+            raise BindRefusedError(observed.problem or "the pod asks for no GPU")
+        chosen = choose_devices(observed.request, view)
+        if isinstance(chosen, Refusal):
+            raise BindRefusedError(chosen.reason)
+        allocation = Allocation(
+            pod_uid=call.uid,
+            node_uid=view.uid,
+            container=observed.request.container,
+            advisory=view.mode is NodeMode.NVIDIA,
+            devices=chosen,
+        )
+        attempt = Attempt(observed.ref, call.node_name, allocation, _mig_uuids(view))
+        bench.ledger.begin(attempt)
+        return attempt
+
+    async def _send(self, attempt: Attempt, resource_version: str) -> None:
+        binding = PodBinding(
+            namespace=attempt.pod.namespace,
+            pod=attempt.pod.name,
+            node=attempt.node_name,
+            uid=attempt.pod.uid,
+            resource_version=resource_version,
+            annotations=_annotations(attempt),
+        )
+        try:
+            await self._binder.bind(binding, timeout_s=self._timeout_s)
+        except _DEFINITE as error:
+            await self._resolve(attempt, error)
+            return
+        except GpuloomError as error:
+            self._unsettled.setdefault(attempt.key, set()).add(resource_version)
+            raise BindRefusedError(f"the outcome of the bind is not known yet: {error}") from error
+        self._unsettled.pop(attempt.key, None)
+        self._record(attempt.pod, Verdict.BOUND, attempt.node_name, "", attempt.allocation)
+
+    async def _resolve(self, attempt: Attempt, error: GpuloomError) -> None:
+        """This Binding was refused. Whether an earlier one of the same attempt was applied, the pod shows."""
+        try:
+            pod = await self._pods.read(attempt.pod.namespace, attempt.pod.name)
+        except NotFoundError:
+            # Ends with what the informer shows: a Binding may have been applied just before.
+            raise BindRefusedError("the pod is gone") from error
+        except GpuloomError as unreadable:
+            raise BindRefusedError(f"the outcome of the bind is not known yet: {unreadable}") from error
+        node_name = _managed(pod).node_name if uid_of(pod) == attempt.pod.uid else ""
+        if node_name:
+            # Bound: by this attempt, or elsewhere. The informer will show it, and only that ends the hold.
+            if node_name == attempt.node_name and _carries(pod, attempt):
+                return
+            raise BindRefusedError(f"the pod is already bound to {node_name}") from error
+        if resource_version_of(pod) in self._unsettled.get(attempt.key, ()):
+            # An earlier Binding under this very version may still be on its way.
+            raise BindRefusedError(f"the outcome of an earlier bind is not known yet: {error}") from error
+        self._unsettled.pop(attempt.key, None)
+        self._bench.ledger.refused(attempt)
+        raise BindRefusedError(f"the API server refused the bind: {error}") from error
+
+    def _record(
+        self,
+        pod: PodRef,
+        verdict: Verdict,
+        node_name: str,
+        reason: str,
+        allocation: Allocation | None = None,
+    ) -> None:
+        devices = allocation.devices if allocation is not None else ()
+        decision = Decision(self._bench.clock.now(), pod, verdict, node_name, devices, reason)
+        self._bench.decisions.record(decision)
+        fields = {
+            "pod": str(pod),
+            "uid": pod.uid,
+            "node": node_name,
+            "verdict": verdict,
+            "reason": reason,
+            "devices": [item.device.gpu_uuid for item in devices],
+        }
+        _log.info("bind decided", extra=fields)
+
+
+def _managed(pod: JsonObject) -> ObservedPod:
+    try:
+        observed = observed_pod(pod)
+    except InvalidRequestError as error:
+        raise BindRefusedError(str(error)) from error
+    if observed is None:
+        raise BindRefusedError("the pod asks for no GPU, so GPULoom does not bind it")
+    return observed
+
+
+def _carries(pod: JsonObject, attempt: Attempt) -> bool:
+    return allocation_text(pod) == encode_allocation(attempt.allocation)
+
+
+def _annotations(attempt: Attempt) -> dict[str, str]:
+    annotations = {ANNOTATION_ALLOCATION: encode_allocation(attempt.allocation)}
+    if not attempt.allocation.advisory:
+        annotations[ANNOTATION_VISIBLE_DEVICES] = visible_devices(attempt.allocation, attempt.mig_uuids)
+    return annotations
+
+
+def _mig_uuids(view: NodeView) -> dict[DeviceRef, str]:
+    return {
+        DeviceRef(gpu_view.gpu.uuid, instance.placement): instance.uuid
+        for gpu_view in view.gpus
+        for instance in gpu_view.gpu.mig_instances
+    }

@@ -1,0 +1,272 @@
+"""The one ledger: everything that can own a device, on every node.
+
+Decides when a device counts as taken and when it counts as free again. It is fed by the extender's own
+informers (pods, nodes), by the binds it is told of, and by device facts; it does no I/O and knows no clock.
+
+The rules, each of which prevents a double allocation:
+  - A bind attempt ends only when its pod is observed bound or gone, or when the API server refused that very
+    attempt. A timeout ends nothing: the attempt holds its devices, and an attempt on another node may hold
+    others beside it, until one of them is observed.
+  - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`).
+  - Whatever a node shows as held counts, whether or not there is a pod for it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuloom.model.allocation import Allocation
+from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.ledger import EntryState, LedgerEntry
+from gpuloom.model.node import PodRef
+from gpuloom.model.request import PodRequest
+from gpuloom.model.snapshot import NodeFacts
+from services.scheduler_extender.occupancy import Claim, held_claims, with_holders
+from services.scheduler_extender.releases import Release, Releases
+
+AttemptKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """A pod that asks for a GPU or carries an allocation, as the informer shows it.
+
+    `problem` says why its request or its allocation can't be believed; such a pod may hold any device of
+    its node. `node_name` is empty while it is unbound.
+    """
+
+    ref: PodRef
+    node_name: str
+    terminal: bool
+    request: PodRequest | None
+    allocation: Allocation | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A Binding that was or will be sent: this pod, this node, these devices.
+
+    `mig_uuids` are what the instances among them are called right now.
+    """
+
+    pod: PodRef
+    node_name: str
+    allocation: Allocation
+    mig_uuids: Mapping[DeviceRef, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.pod.uid, self.allocation.node_uid
+
+
+class Ledger:
+    def __init__(self, settle_s: float) -> None:
+        self._pods: dict[str, ObservedPod] = {}
+        self._pods_by_node: dict[str, set[str]] = defaultdict(set)
+        self._attempts: dict[AttemptKey, Attempt] = {}
+        self._attempts_by_node: dict[str, set[AttemptKey]] = defaultdict(set)
+        self._node_uid: dict[str, str] = {}
+        self._node_name: dict[str, str] = {}
+        self._facts: dict[str, NodeFacts] = {}
+        self._releases = Releases(settle_s)
+        self._touched: set[str] = set()
+        self._reopened: set[str] = set()
+
+    def observe_node(self, name: str, uid: str) -> None:
+        """A node under a known name with another UID is another machine: nothing carries over."""
+        if self._node_uid.get(name) == uid:
+            return
+        self.forget_node(name)
+        self._node_uid[name] = uid
+        self._node_name[uid] = name
+        self._touched.add(name)
+
+    def forget_node(self, name: str) -> None:
+        uid = self._node_uid.pop(name, None)
+        if uid is None:
+            return
+        self._node_name.pop(uid, None)
+        self._facts.pop(uid, None)
+        self._releases.node_gone(name)
+        self._touched.add(name)
+
+    def observe_facts(self, node_uid: str, facts: NodeFacts | None, now_s: float) -> None:
+        """Facts of a node that this process has not seen in Kubernetes are kept until it appears."""
+        if reopens(self._facts.get(node_uid), facts):
+            self._reopened.add(self._node_name.get(node_uid, ""))
+        if facts is None:
+            self._facts.pop(node_uid, None)
+        else:
+            self._facts[node_uid] = facts
+        name = self._node_name.get(node_uid)
+        if name is not None:
+            self._touched.add(name)
+            self._settle(name, now_s)
+
+    def observe_pod(self, pod: ObservedPod, now_s: float) -> None:
+        uid = pod.ref.uid
+        before = self._pods.get(uid)
+        if before is not None and before.node_name != pod.node_name:
+            self._unlink(before)
+        self._pods[uid] = pod
+        if not pod.node_name:
+            return
+        self._pods_by_node[pod.node_name].add(uid)
+        self._touched.add(pod.node_name)
+        self._end_attempts(uid)
+        if pod.terminal and (before is None or not before.terminal):
+            self._releases.begin(Release(pod.ref, pod.node_name, terminal=True))
+        self._settle(pod.node_name, now_s)
+
+    def observe_gone(self, uid: str, now_s: float) -> None:
+        """The pod is not in Kubernetes any more; its containers may still be on their node.
+
+        Attempts without a known outcome may have been applied just before: they stay as releases too.
+        """
+        pod = self._pods.pop(uid, None)
+        left = [
+            Release(attempt.pod, attempt.node_name, terminal=False, devices=attempt.allocation.devices)
+            for attempt in self._attempts.values()
+            if attempt.pod.uid == uid
+        ]
+        self._end_attempts(uid)
+        if pod is not None and pod.node_name:
+            self._unlink(pod)
+            if not self._releases.finished(uid):
+                devices = self._pod_claim(pod).devices
+                left.append(Release(pod.ref, pod.node_name, pod.terminal, devices))
+        self._releases.forget_finished(uid)
+        for release in left:
+            self._releases.begin(release)
+            self._settle(release.node_name, now_s)
+            self._touched.add(release.node_name)
+        # The pod is not in Kubernetes, so there is nothing to remember its end for.
+        self._releases.forget_finished(uid)
+
+    def begin(self, attempt: Attempt) -> None:
+        """Hold the devices before the Binding is sent."""
+        self._attempts[attempt.key] = attempt
+        self._attempts_by_node[attempt.node_name].add(attempt.key)
+        self._touched.add(attempt.node_name)
+
+    def refused(self, attempt: Attempt) -> None:
+        """The API server answered that this attempt was not and will not be applied."""
+        if self._attempts.get(attempt.key) == attempt:
+            self._drop_attempt(attempt.key)
+            self._reopened.add(attempt.node_name)
+
+    def attempt(self, pod_uid: str, node_uid: str) -> Attempt | None:
+        return self._attempts.get((pod_uid, node_uid))
+
+    def pod(self, uid: str) -> ObservedPod | None:
+        return self._pods.get(uid)
+
+    def node_uid(self, name: str) -> str | None:
+        return self._node_uid.get(name)
+
+    def facts(self, node_name: str) -> NodeFacts | None:
+        return self._facts_of(node_name)
+
+    def tick(self, now_s: float) -> None:
+        """Let releases that wait for time go, without any event."""
+        for name in self._releases.waiting_nodes():
+            self._settle(name, now_s)
+
+    def take_touched(self) -> set[str]:
+        """Names of nodes whose claims or facts changed since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
+
+    def take_reopened(self) -> set[str]:
+        """Names of nodes that got room since the last call, maybe without anything seen in Kubernetes."""
+        reopened, self._reopened = self._reopened & self._node_uid.keys(), set()
+        return reopened
+
+    def claims(self, node_name: str, without_pod: str = "") -> tuple[Claim, ...]:
+        """Who owns what on this node. `without_pod` leaves out that pod's own attempts."""
+        facts = self._facts_of(node_name)
+        holders = facts.state.holders if facts is not None else ()
+        known = [claim for claim in self._known_claims(node_name) if claim.pod.uid != without_pod]
+        owners = {claim.pod.uid for claim in known} | {without_pod}
+        own = tuple(with_holders(claim, holders) for claim in known)
+        return own + held_claims(holders, owners)
+
+    def entries(self) -> Iterator[LedgerEntry]:
+        """Every claim, by node name, then pod UID."""
+        for name in sorted(self._node_uid):
+            for claim in sorted(self.claims(name), key=_by_pod):
+                yield LedgerEntry(
+                    claim.pod, name, self._node_uid[name], claim.state, claim.devices, claim.advisory
+                )
+
+    def _known_claims(self, node_name: str) -> Iterable[Claim]:
+        for key in sorted(self._attempts_by_node.get(node_name, ())):
+            attempt = self._attempts[key]
+            yield Claim(
+                attempt.pod,
+                EntryState.IN_FLIGHT,
+                attempt.allocation.devices,
+                advisory=attempt.allocation.advisory,
+            )
+        for uid in sorted(self._pods_by_node.get(node_name, ())):
+            if not self._releases.finished(uid):
+                yield self._pod_claim(self._pods[uid])
+        for release in self._releases.on_node(node_name):
+            if release.pod.uid not in self._pods:
+                yield Claim(release.pod, EntryState.RELEASING, release.devices)
+
+    def _pod_claim(self, pod: ObservedPod) -> Claim:
+        state = EntryState.RELEASING if pod.terminal else EntryState.OBSERVED
+        if pod.allocation is None or pod.problem:
+            return Claim(pod.ref, state, None, wanted=_wanted(pod), problem=pod.problem)
+        node_uid = self._node_uid.get(pod.node_name)
+        if pod.allocation.node_uid != node_uid:
+            problem = "its allocation names another node"
+            return Claim(pod.ref, state, None, wanted=_wanted(pod), problem=problem)
+        return Claim(
+            pod.ref, state, pod.allocation.devices, wanted=_wanted(pod), advisory=pod.allocation.advisory
+        )
+
+    def _settle(self, node_name: str, now_s: float) -> None:
+        alive = self._pods_by_node.get(node_name, set())
+        if self._releases.settle(node_name, self._facts_of(node_name), alive, now_s):
+            self._touched.add(node_name)
+            self._reopened.add(node_name)
+
+    def _facts_of(self, node_name: str) -> NodeFacts | None:
+        uid = self._node_uid.get(node_name)
+        return None if uid is None else self._facts.get(uid)
+
+    def _unlink(self, pod: ObservedPod) -> None:
+        self._pods_by_node[pod.node_name].discard(pod.ref.uid)
+        self._touched.add(pod.node_name)
+
+    def _end_attempts(self, pod_uid: str) -> None:
+        for key in [key for key in self._attempts if key[0] == pod_uid]:
+            self._drop_attempt(key)
+
+    def _drop_attempt(self, key: AttemptKey) -> None:
+        attempt = self._attempts.pop(key)
+        self._attempts_by_node[attempt.node_name].discard(key)
+        self._touched.add(attempt.node_name)
+
+
+def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:
+    """Whether a change of facts may give room: trust regained, a GPU or a slice more, a holder gone."""
+    if after is None or not after.trusted or before == after:
+        return False
+    if before is None or not before.trusted:
+        return True
+    old, new = before.state, after.state
+    return (old.gpus, old.mode, old.delivery) != (new.gpus, new.mode, new.delivery) or bool(
+        set(old.holders) - set(new.holders)
+    )
+
+
+def _wanted(pod: ObservedPod) -> int | None:
+    return None if pod.request is None else pod.request.gpu.count
+
+
+def _by_pod(claim: Claim) -> tuple[str, str]:
+    return claim.pod.uid, claim.state

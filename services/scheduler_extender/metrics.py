@@ -1,0 +1,58 @@
+"""What the extender tells Prometheus about itself."""
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gpuloom.model.ledger import EntryState
+from services.scheduler_extender.state import ClusterState
+
+_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class ExtenderMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.calls = Counter(
+            "gpuloom_scheduler_extender_calls_total",
+            "Calls of kube-scheduler by verb and outcome",
+            ["verb", "outcome"],
+            registry=registry,
+        )
+        self.call_duration = Histogram(
+            "gpuloom_scheduler_extender_call_duration_seconds",
+            "Time to answer kube-scheduler",
+            ["verb"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._entries = Gauge(
+            "gpuloom_scheduler_extender_ledger_entries",
+            "Owners of devices on the ledger, by state",
+            ["state"],
+            registry=registry,
+        )
+        self._closed_nodes = Gauge(
+            "gpuloom_scheduler_extender_closed_nodes",
+            "GPU nodes that nothing is given out on",
+            registry=registry,
+        )
+        self.wake_ups = Counter(
+            "gpuloom_scheduler_extender_wake_ups_total",
+            "Capacity epochs written to wake pending pods",
+            registry=registry,
+        )
+        self.takeover_duration = Gauge(
+            "gpuloom_scheduler_extender_takeover_duration_seconds",
+            "Time from start until the ledger was complete",
+            registry=registry,
+        )
+
+    def watch(self, state: ClusterState) -> None:
+        """Read the gauges from the state at every scrape."""
+        for entry_state in EntryState:
+            self._entries.labels(entry_state).set_function(partial(_count, state, entry_state))
+        self._closed_nodes.set_function(state.closed_nodes)
+
+
+def _count(state: ClusterState, entry_state: EntryState) -> int:
+    return state.entry_counts()[entry_state]

@@ -1,0 +1,170 @@
+"""What a node has left, given who owns what on it. Pure.
+
+On a `gpuloom` node devices are exact: every share is subtracted where it is. On an `nvidia` node the kubelet
+chooses: what it is known to have chosen is exact, and a pod whose choice is not known yet counts with its
+number of devices, first on those predicted for it, else on any that are left.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuloom.model.allocation import AllocatedDevice
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
+from gpuloom.model.ledger import EntryState
+from gpuloom.model.node import Holder, PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One owner on one node.
+
+    `devices` None: not known which, so it may be any. `wanted` is the number of devices its request asks
+    for, None if that is not known. `confirmed`: the node itself shows these devices as held by this owner.
+    """
+
+    pod: PodRef
+    state: EntryState
+    devices: tuple[AllocatedDevice, ...] | None
+    wanted: int | None = None
+    advisory: bool = False
+    confirmed: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is taken of one GPU. `closed_reason` is why nothing more of it may be given, if so."""
+
+    milli: int = 0
+    memory_mib: int = 0
+    mig: frozenset[DeviceRef] = frozenset()
+    closed_reason: str = ""
+
+
+CONTESTED = "a GPU is held by another owner than the one it was given to"
+
+
+def with_holders(claim: Claim, holders: Iterable[Holder]) -> Claim:
+    """The claim as its node confirms it.
+
+    Advisory or unknown devices are replaced by what the kubelet chose; an exact allocation is widened by
+    anything the pod holds beyond it, because both are then in use.
+    """
+    held = {
+        device: None for holder in holders if holder.pod.uid == claim.pod.uid for device in holder.devices
+    }
+    if not held:
+        return claim
+    shown = tuple(_whole(device) for device in held)
+    if claim.devices is None:
+        complete = not claim.problem and claim.wanted is not None and len(shown) >= claim.wanted
+        return replace(claim, devices=shown, confirmed=True) if complete else claim
+    if claim.advisory:
+        return replace(claim, devices=shown, advisory=False, confirmed=True)
+    given = {allocated.device for allocated in claim.devices}
+    extra = tuple(allocated for allocated in shown if allocated.device not in given)
+    return replace(claim, devices=claim.devices + extra, confirmed=True)
+
+
+def held_claims(holders: Iterable[Holder], owners: frozenset[str] | set[str]) -> tuple[Claim, ...]:
+    """Claims for holders that no pod of ours accounts for: a vanished pod, a foreign process."""
+    return tuple(
+        Claim(
+            holder.pod,
+            EntryState.HELD,
+            tuple(_whole(device) for device in holder.devices),
+            confirmed=True,
+        )
+        for holder in holders
+        if not holder.pod.uid or holder.pod.uid not in owners
+    )
+
+
+def closed_reason(claims: Iterable[Claim]) -> str:
+    """Why the whole node is closed by its claims; empty if it is not."""
+    for claim in claims:
+        if claim.problem:
+            return f"a GPU pod on the node can't be accounted for: {claim.problem}"
+        if claim.devices is None:
+            return "the devices of a GPU pod on the node are not known yet"
+    return ""
+
+
+def taken_by(claims: Iterable[Claim], gpus: Mapping[str, Gpu]) -> dict[str, Taken]:
+    """What the claims take of each GPU, by UUID."""
+    claims = tuple(claims)
+    taken: dict[str, Taken] = {}
+    for claim in claims:
+        if not claim.advisory:
+            for allocated in claim.devices or ():
+                _take(taken, allocated, gpus)
+    for claim in claims:
+        if claim.advisory:
+            for allocated in _predicted(claim, taken, gpus):
+                _take(taken, allocated, gpus)
+    return taken
+
+
+def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]) -> list[AllocatedDevice]:
+    """The predicted devices, each replaced by a free one of its kind if somebody is known to have it."""
+    chosen: list[AllocatedDevice] = []
+    used: set[DeviceRef] = set()
+    for allocated in claim.devices or ():
+        candidates = [allocated, *_alternatives(allocated, gpus)]
+        pick = next(
+            (item for item in candidates if item.device not in used and _is_free(item.device, taken)),
+            allocated,
+        )
+        used.add(pick.device)
+        chosen.append(pick)
+    return chosen
+
+
+def _alternatives(allocated: AllocatedDevice, gpus: Mapping[str, Gpu]) -> Iterable[AllocatedDevice]:
+    for gpu in sorted(gpus.values(), key=lambda gpu: gpu.index):
+        if allocated.device.mig is None:
+            yield replace(allocated, device=DeviceRef(gpu.uuid), memory_mib=gpu.memory_mib)
+            continue
+        for instance in gpu.mig_instances:
+            if instance.placement.profile == allocated.device.mig.profile:
+                yield replace(allocated, device=DeviceRef(gpu.uuid, instance.placement))
+
+
+def _is_free(device: DeviceRef, taken: Mapping[str, Taken]) -> bool:
+    of_gpu = taken.get(device.gpu_uuid)
+    if of_gpu is None:
+        return True
+    if device.mig is None:
+        return not (of_gpu.milli or of_gpu.memory_mib or of_gpu.mig or of_gpu.closed_reason)
+    return device not in of_gpu.mig and not of_gpu.milli and not of_gpu.closed_reason
+
+
+def _take(taken: dict[str, Taken], allocated: AllocatedDevice, gpus: Mapping[str, Gpu]) -> None:
+    uuid = allocated.device.gpu_uuid
+    before = taken.get(uuid, Taken())
+    if allocated.device.mig is not None:
+        contested = allocated.device in before.mig or before.milli > 0
+        taken[uuid] = replace(
+            before,
+            mig=before.mig | {allocated.device},
+            closed_reason=CONTESTED if contested else before.closed_reason,
+        )
+        return
+    milli = before.milli + allocated.milli
+    memory_mib = before.memory_mib + (allocated.memory_mib or _memory_of(uuid, gpus))
+    over = milli > MILLI_PER_GPU or (uuid in gpus and memory_mib > gpus[uuid].memory_mib) or bool(before.mig)
+    taken[uuid] = replace(
+        before,
+        milli=milli,
+        memory_mib=memory_mib,
+        closed_reason=CONTESTED if over else before.closed_reason,
+    )
+
+
+def _memory_of(uuid: str, gpus: Mapping[str, Gpu]) -> int:
+    return gpus[uuid].memory_mib if uuid in gpus else 0
+
+
+def _whole(device: DeviceRef) -> AllocatedDevice:
+    """A holder that is only seen, not given, counts as the whole device; 0 MiB stands for all of it."""
+    return AllocatedDevice(device, MILLI_PER_GPU, 0)

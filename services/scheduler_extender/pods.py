@@ -1,0 +1,76 @@
+"""Pods as the ledger and the host accounts see them, from Kubernetes' JSON.
+
+What can't be read is not left out: a bound pod whose request or allocation is unreadable is carried along
+with its problem, because it may hold devices all the same.
+"""
+
+from dataclasses import dataclass
+
+from gpuloom.codec.allocation import believable, decode_allocation
+from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
+from gpuloom.codec.resources import containers, cpu_and_memory
+from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.objects import JsonObject, metadata_of
+from gpuloom.model.allocation import Allocation
+from gpuloom.model.request import PodRequest
+from gpuloom.names import ANNOTATION_ALLOCATION
+from services.scheduler_extender.ledger import ObservedPod
+
+
+@dataclass(frozen=True, slots=True)
+class HostShare:
+    """CPU and memory that a pod takes of its node."""
+
+    node_name: str
+    cpu_milli: int
+    memory_bytes: int
+
+
+def observed_pod(pod: JsonObject) -> ObservedPod | None:
+    """None for a pod that neither asks for a GPU nor carries an allocation: the ledger need not know it."""
+    ref, node_name = pod_ref(pod), bound_node(pod) or ""
+    request, problem = _request(pod)
+    text = allocation_text(pod)
+    if request is None and not problem and text is None:
+        return None
+    allocation: Allocation | None = None
+    if text is not None:
+        allocation, unreadable = _allocation(text, ref.uid)
+        problem = problem or unreadable
+    return ObservedPod(ref, node_name, is_terminal(pod), request, allocation, problem)
+
+
+def host_share(pod: JsonObject) -> HostShare | None:
+    """None for a pod that takes nothing of any node now."""
+    node_name = bound_node(pod)
+    if node_name is None or is_terminal(pod):
+        return None
+    try:
+        cpu_milli, memory_bytes = cpu_and_memory(pod, containers(pod))
+    except InvalidRequestError:
+        # Only the balance score reads this, so an unreadable pod may count as nothing.
+        return HostShare(node_name, 0, 0)
+    return HostShare(node_name, cpu_milli, memory_bytes)
+
+
+def allocation_text(pod: JsonObject) -> str | None:
+    annotations = metadata_of(pod).get("annotations")
+    value = annotations.get(ANNOTATION_ALLOCATION) if isinstance(annotations, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _request(pod: JsonObject) -> tuple[PodRequest | None, str]:
+    try:
+        return pod_request(pod), ""
+    except InvalidRequestError as error:
+        return None, str(error)
+
+
+def _allocation(text: str, pod_uid: str) -> tuple[Allocation | None, str]:
+    try:
+        allocation = decode_allocation(text)
+    except InvalidRequestError as error:
+        return None, f"its allocation can't be read: {error}"
+    # Which node it is for is judged by the ledger, which knows the node's UID.
+    doubt = believable(allocation, pod_uid, allocation.node_uid)
+    return (None, doubt) if doubt else (allocation, "")

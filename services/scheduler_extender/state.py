@@ -1,0 +1,120 @@
+"""What the extender knows, fed by informers and the mirror: ledger, host accounts and views in step."""
+
+from collections.abc import Callable
+
+from gpuloom.codec.pod import pod_ref
+from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.cache import Change
+from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
+from gpuloom.kube.parse import quantity_milli, quantity_value
+from gpuloom.model.ledger import EntryState
+from gpuloom.model.node import PodRef
+from gpuloom.model.snapshot import NodeFacts
+from gpuloom.runtime.clock import Clock
+from services.scheduler_extender.ledger import Ledger, ObservedPod
+from services.scheduler_extender.pods import host_share, observed_pod
+from services.scheduler_extender.views import Hosts, HostTotals, Views
+
+
+class ClusterState:
+    def __init__(self, ledger: Ledger, facts_are_stale: Callable[[], bool], clock: Clock) -> None:
+        self.ledger = ledger
+        self.hosts = Hosts()
+        self.views = Views(ledger, self.hosts, facts_are_stale)
+        self._facts_are_stale = facts_are_stale
+        self._were_stale = True
+        self._clock = clock
+        self._pending: dict[str, PodRef] = {}
+        self._node_names: set[str] = set()
+
+    def observe_node(self, change: Change) -> None:
+        if change.new is None:
+            name = str(metadata_of(change.old or {}).get("name", ""))
+            self._node_names.discard(name)
+            self.ledger.forget_node(name)
+            self.hosts.set_totals(name, None)
+            self.views.forget(name)
+            return
+        name = str(metadata_of(change.new).get("name", ""))
+        self._node_names.add(name)
+        self.ledger.observe_node(name, uid_of(change.new))
+        self.hosts.set_totals(name, _totals(change.new))
+        self.views.forget(name)
+
+    def observe_pod(self, change: Change) -> None:
+        now_s = self._clock.monotonic()
+        if change.new is None:
+            uid = uid_of(change.old or {})
+            self._pending.pop(uid, None)
+            self.ledger.observe_gone(uid, now_s)
+            self._account(uid, None)
+            return
+        observed = _observed(change.new)
+        if observed is not None:
+            self.ledger.observe_pod(observed, now_s)
+            self._note_pending(observed)
+        self._account(uid_of(change.new), change.new)
+
+    def observe_facts(self, node_uid: str, facts: NodeFacts | None) -> None:
+        self.ledger.observe_facts(node_uid, facts, self._clock.monotonic())
+
+    def has_pending_pods(self) -> bool:
+        return bool(self._pending)
+
+    def take_reopened(self) -> set[str]:
+        """Names of nodes that may have got room since the last call."""
+        self.ledger.tick(self._clock.monotonic())
+        reopened = self.ledger.take_reopened()
+        stale = self._facts_are_stale()
+        if self._were_stale and not stale:
+            reopened |= self._node_names
+        self._were_stale = stale
+        return reopened
+
+    def entry_counts(self) -> dict[EntryState, int]:
+        counts = dict.fromkeys(EntryState, 0)
+        for entry in self.ledger.entries():
+            counts[entry.state] += 1
+        return counts
+
+    def closed_nodes(self) -> int:
+        views = (self.views.view(name) for name in self._node_names if self.ledger.facts(name) is not None)
+        return sum(bool(view is not None and view.closed_reason) for view in views)
+
+    def _note_pending(self, observed: ObservedPod) -> None:
+        if observed.node_name or observed.terminal:
+            self._pending.pop(observed.ref.uid, None)
+        else:
+            self._pending[observed.ref.uid] = observed.ref
+
+    def _account(self, uid: str, pod: JsonObject | None) -> None:
+        for name in self.hosts.set_share(uid, None if pod is None else host_share(pod)):
+            self.views.forget(name)
+
+
+def _observed(pod: JsonObject) -> ObservedPod | None:
+    """A pod that can't be read at all closes its node, if it has one: it may hold anything there."""
+    try:
+        return observed_pod(pod)
+    except InvalidRequestError as error:
+        return _unreadable(pod, str(error))
+
+
+def _unreadable(pod: JsonObject, problem: str) -> ObservedPod | None:
+    try:
+        ref = pod_ref(pod)
+    except InvalidRequestError:
+        return None
+    spec = pod.get("spec")
+    node_name = spec.get("nodeName") if isinstance(spec, dict) else None
+    return ObservedPod(ref, node_name if isinstance(node_name, str) else "", False, None, None, problem)
+
+
+def _totals(node: JsonObject) -> HostTotals | None:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    try:
+        return HostTotals(
+            quantity_milli(allocatable.get("cpu", "0")), quantity_value(allocatable.get("memory", "0"))
+        )
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,96 @@
+"""The four verbs: decode, ask the core, encode."""
+
+import logging
+
+from gpuloom.codec.pod import pod_ref, pod_request
+from gpuloom.errors import InvalidRequestError
+from gpuloom.model.ledger import Decision, Verdict
+from gpuloom.model.node import PodRef
+from gpuloom.placement.devices import NodeView
+from services.scheduler_extender import wire
+from services.scheduler_extender.binding import Bench, Bindings
+from services.scheduler_extender.pods import allocation_text
+from services.scheduler_extender.verdicts import (
+    Preferences,
+    filter_nodes,
+    has_soft_wishes,
+    neutral_scores,
+    refuse_all,
+    score_nodes,
+    summary,
+)
+
+_log = logging.getLogger(__name__)
+
+VERBS = ("filter", "prioritize", "bind", "preempt")
+
+
+class Verbs:
+    def __init__(self, bench: Bench, bindings: Bindings, preferences: Preferences) -> None:
+        self._bench = bench
+        self._bindings = bindings
+        self._preferences = preferences
+
+    async def answer(self, verb: str, body: bytes) -> bytes:
+        """Raise InvalidRequestError for a body that is no call of this verb."""
+        match verb:
+            case "filter":
+                return self._filter(body)
+            case "prioritize":
+                return self._prioritize(body)
+            case "bind":
+                return wire.encode_bind(await self._bindings.bind(wire.parse_bind_call(body)))
+            case _:
+                wire.parse_preempt_call(body)
+                return wire.encode_no_victims()
+
+    def _filter(self, body: bytes) -> bytes:
+        call = wire.parse_nodes_call(body)
+        ref = pod_ref(call.pod)
+        answer = self._filtered(call, ref)
+        if not answer.node_names and call.node_names:
+            self._record_refusal(ref, summary({**answer.failed, **answer.hopeless}))
+        return wire.encode_filter(call, answer)
+
+    def _filtered(self, call: wire.NodesCall, ref: PodRef) -> wire.FilterAnswer:
+        try:
+            request = pod_request(call.pod)
+        except InvalidRequestError as error:
+            return refuse_all(call.node_names, str(error))
+        if request is None:
+            # Not ours to judge; kube-scheduler asks only if managedResources names something we don't know.
+            return wire.FilterAnswer(call.node_names, {}, {})
+        if allocation_text(call.pod) is not None:
+            return refuse_all(call.node_names, "the pod carries an allocation that GPULoom did not make")
+        soft = has_soft_wishes(call.pod)
+        return filter_nodes(request, call.node_names, self._view_for(ref), self._preferences, soft)
+
+    def _prioritize(self, body: bytes) -> bytes:
+        call = wire.parse_nodes_call(body)
+        try:
+            request = pod_request(call.pod)
+        except InvalidRequestError:
+            request = None
+        if request is None:
+            return wire.encode_scores(neutral_scores(call.node_names))
+        view_of, soft = self._view_for(pod_ref(call.pod)), has_soft_wishes(call.pod)
+        return wire.encode_scores(score_nodes(request, call.node_names, view_of, self._preferences, soft))
+
+    def _view_for(self, ref: PodRef) -> "ViewFor":
+        return ViewFor(self._bench, ref.uid)
+
+    def _record_refusal(self, ref: PodRef, reason: str) -> None:
+        decision = Decision(self._bench.clock.now(), ref, Verdict.REFUSED, reason=reason)
+        if self._bench.decisions.record(decision):
+            _log.info("pod refused", extra={"pod": str(ref), "uid": ref.uid, "reason": reason})
+
+
+class ViewFor:
+    """A node as this pod sees it: what the pod itself holds there by an earlier bind is free for it."""
+
+    def __init__(self, bench: Bench, pod_uid: str) -> None:
+        self._views = bench.views
+        self._pod_uid = pod_uid
+
+    def __call__(self, node_name: str) -> NodeView | None:
+        return self._views.view(node_name, self._pod_uid)

@@ -1,0 +1,144 @@
+"""kube-scheduler's extender protocol: JSON in, JSON out, and nothing else.
+
+The outer keys are Go field names (PascalCase) and are read without regard to case, as Go does; the objects
+inside are ordinary Kubernetes JSON. Whatever is malformed raises InvalidRequestError.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gpuloom.errors import InvalidRequestError
+
+JsonObject = dict[str, Any]
+
+MAX_NODES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodesCall:
+    """A filter or prioritize call. `nodes` is set only if kube-scheduler sends whole Node objects."""
+
+    pod: JsonObject
+    node_names: tuple[str, ...]
+    nodes: tuple[JsonObject, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BindCall:
+    namespace: str
+    name: str
+    uid: str
+    node_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilterAnswer:
+    """`failed` may be cured by evicting pods, `hopeless` may not; both say why, per node."""
+
+    node_names: tuple[str, ...]
+    failed: Mapping[str, str]
+    hopeless: Mapping[str, str]
+
+
+def parse_nodes_call(body: bytes) -> NodesCall:
+    fields = _object(body)
+    pod = fields.get("pod")
+    if not isinstance(pod, dict):
+        raise InvalidRequestError("the call has no Pod object")
+    names, nodes = fields.get("nodenames"), fields.get("nodes")
+    if names is not None:
+        return NodesCall(pod, _names(names))
+    if isinstance(nodes, dict):
+        items = nodes.get("items") or []
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise InvalidRequestError("Nodes.items is not a list of objects")
+        return NodesCall(pod, _names([_node_name(item) for item in items]), tuple(items))
+    return NodesCall(pod, ())
+
+
+def parse_bind_call(body: bytes) -> BindCall:
+    fields = _object(body)
+    values = {}
+    for key in ("PodName", "PodNamespace", "PodUID", "Node"):
+        value = fields.get(key.lower())
+        if not isinstance(value, str) or not value:
+            raise InvalidRequestError(f"the bind call has no {key}")
+        values[key] = value
+    return BindCall(values["PodNamespace"], values["PodName"], values["PodUID"], values["Node"])
+
+
+def parse_preempt_call(body: bytes) -> JsonObject:
+    pod = _object(body).get("pod")
+    if not isinstance(pod, dict):
+        raise InvalidRequestError("the preempt call has no Pod object")
+    return pod
+
+
+def encode_filter(call: NodesCall, answer: FilterAnswer) -> bytes:
+    kept = set(answer.node_names)
+    nodes = None
+    if call.nodes is not None:
+        nodes = {"metadata": {}, "items": [node for node in call.nodes if _node_name(node) in kept]}
+    return orjson.dumps(
+        {
+            "Nodes": nodes,
+            "NodeNames": None if call.nodes is not None else answer.node_names,
+            "FailedNodes": answer.failed,
+            "FailedAndUnresolvableNodes": answer.hopeless,
+            "Error": "",
+        }
+    )
+
+
+def encode_filter_error(text: str) -> bytes:
+    return orjson.dumps(
+        {
+            "Nodes": None,
+            "NodeNames": None,
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": {},
+            "Error": text,
+        }
+    )
+
+
+def encode_scores(scores: Iterable[tuple[str, int]]) -> bytes:
+    return orjson.dumps([{"Host": host, "Score": score} for host, score in scores])
+
+
+def encode_bind(error: str) -> bytes:
+    return orjson.dumps({"Error": error})
+
+
+def encode_no_victims() -> bytes:
+    """No node may be freed by eviction: without this answer kube-scheduler would evict and gain nothing."""
+    return orjson.dumps({"NodeNameToMetaVictims": {}})
+
+
+def _object(body: bytes) -> JsonObject:
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError(f"the body is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise InvalidRequestError("the body is not a JSON object")
+    return {key.lower(): value for key, value in parsed.items()}
+
+
+def _names(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InvalidRequestError("NodeNames is not a list of strings")
+    if len(values) > MAX_NODES:
+        raise InvalidRequestError(f"more than {MAX_NODES} nodes in one call")
+    return tuple(values)
+
+
+def _node_name(node: JsonObject) -> str:
+    metadata = node.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError("a Node without metadata.name")
+    return name

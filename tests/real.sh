@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Tests that need more than Python, part by part, and a summary of which parts ran.
+# usage: tests/real.sh BIN [pytest arguments]
+set -uo pipefail
+cd "$(dirname "$0")/.."
+bin=$1
+shift
+summary=() failed=0
+
+part() { # name command…
+  local name=$1 at=$SECONDS
+  shift
+  echo "--- $name"
+  if "$@"; then
+    summary+=("ran      $name ($((SECONDS - at)) s)")
+  else
+    summary+=("FAILED   $name ($((SECONDS - at)) s)")
+    failed=1
+  fi
+}
+
+absent() { # name reason
+  summary+=("NOT RUN  $1: $2")
+}
+
+newer_python() { # another interpreter than the oldest supported one, if this machine has it
+  local candidate
+  for candidate in python3.13 "$(command -v pyenv >/dev/null && ls -d "$(pyenv root)"/versions/3.13*/bin/python 2>/dev/null | tail -1)"; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then
+      echo "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+on_newer_python() { # interpreter
+  local venv=.cache/venv-3.13
+  [ -x "$venv/bin/python" ] || "$1" -m venv "$venv" || return 1
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || return 1
+  "$venv/bin/pytest" -q -n 2 --dist loadgroup -m "not real" tests/unit tests/contract tests/mesh
+}
+
+a_run() { # the product as a newcomer starts it
+  "$bin/gpuloom" run --headless --duration 30s --dir .cache/real-run
+}
+
+part "gpuloom run, 12 simulated nodes" a_run
+if python=$(newer_python); then
+  part "the tests on Python 3.13" on_newer_python "$python"
+else
+  absent "the tests on Python 3.13" "no python3.13 found"
+fi
+if [ -n "${GPULOOM_DATA:-}" ]; then
+  part "recorded calls of kube-scheduler" "$bin/pytest" -q tests/unit/scheduler_extender/test_recorded_calls.py "$@"
+else
+  absent "recorded calls of kube-scheduler" "GPULOOM_DATA is not set"
+fi
+
+echo "--- real parts"
+printf '%s\n' "${summary[@]}"
+exit $failed
