@@ -11,12 +11,16 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
 def read_agents_file(path: Path) -> dict[str, Address]:
+    return parse_agents(read_agents_body(path), str(path))
+
+
+def read_agents_body(path: Path) -> bytes:
+    """The file as it is, or so much of it that `parse_agents` finds it too large."""
     try:
         with path.open("rb") as file:
-            body = file.read(MAX_FILE_BYTES + 1)
+            return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InvalidRequestError(f"can't read {path}: {error.strerror}") from error
-    return parse_agents(body, str(path))
 
 
 def parse_agents(body: bytes, source: str) -> dict[str, Address]:

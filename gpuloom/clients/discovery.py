@@ -55,7 +55,7 @@ class ClusterMirror:
         await self._synced.wait()
 
     def age_s(self) -> float:
-        """Seconds since discovery last said anything; infinite before it did."""
+        """Seconds since discovery last vouched for what is here; infinite before it did."""
         return self._clock.monotonic() - self._heard_s
 
     def snapshot(self) -> ClusterSnapshot:
@@ -82,35 +82,52 @@ class ClusterMirror:
     async def _follow(self, backoff: Backoff) -> None:
         request = WatchClusterRequest(without_usage=not self._options.with_usage)
         call = self._channel.stub(DiscoveryServiceStub).WatchCluster(request)
-        cursor, full = StreamCursor(), dict[str, NodeFacts]()
+        cursor = StreamCursor()
         async with open_stream(call) as messages:
-            while (message := await self._next(messages)) is not None:
+            await self._read_full(messages, cursor)
+            backoff.reset()
+            while (message := await self._next(messages, cursor)) is not None:
                 kind = message.WhichOneof("update")
-                version = message.version
-                cursor.accept(version.epoch, version.number, version.after, kind == "full")
-                self._heard_s = self._clock.monotonic()
-                if kind == "full":
-                    facts = map(node_facts_from_proto, message.full.nodes)
-                    full |= {item.state.node_uid: item for item in facts}
-                    if not message.full.more:
-                        self._replace_all(full)
-                        backoff.reset()
-                elif kind == "delta":
+                if kind == "delta":
                     self._apply(message.delta)
                 elif kind != "heartbeat":
                     raise StreamGapError("a message that is no update")
-                self._version = StreamVersion(version.epoch, version.number)
+                self._move_to(message)
 
-    async def _next(self, messages: AsyncIterator[WatchClusterResponse]) -> WatchClusterResponse | None:
+    async def _read_full(self, messages: AsyncIterator[WatchClusterResponse], cursor: StreamCursor) -> None:
+        """What was known stays as it is until the last part is here."""
+        full = dict[str, NodeFacts]()
+        while (message := await self._next(messages, cursor)) is not None:
+            if message.WhichOneof("update") != "full":
+                raise StreamGapError("the full state is not complete")
+            facts = map(node_facts_from_proto, message.full.nodes)
+            full |= {item.state.node_uid: item for item in facts}
+            if not message.full.more:
+                self._replace_all(full)
+                self._move_to(message)
+                self._synced.set()
+                return
+        raise StreamGapError("the stream ended within the full state")
+
+    def _move_to(self, message: WatchClusterResponse) -> None:
+        self._version = StreamVersion(message.version.epoch, message.version.number)
+        self._heard_s = self._clock.monotonic()
+
+    async def _next(
+        self, messages: AsyncIterator[WatchClusterResponse], cursor: StreamCursor
+    ) -> WatchClusterResponse | None:
         async with deadline(self._clock, self._options.silence_s):
-            return await anext(messages, None)
+            message = await anext(messages, None)
+        if message is not None:
+            version, is_full = message.version, message.WhichOneof("update") == "full"
+            cursor.accept(version.epoch, version.number, version.after, is_full)
+        return message
 
     def _replace_all(self, full: dict[str, NodeFacts]) -> None:
         for uid in [uid for uid in self._nodes if uid not in full]:
             self._set(uid, None)
         for uid, facts in full.items():
             self._set(uid, facts)
-        self._synced.set()
 
     def _apply(self, delta: ClusterDelta) -> None:
         for uid in delta.removed_node_uids:

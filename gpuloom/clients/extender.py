@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 
 from gpuloom.codec.ledger import decision_from_proto, entry_from_proto
@@ -53,7 +53,7 @@ class DecisionFollower:
                 kind, version = message.WhichOneof("update"), message.version
                 cursor.accept(version.epoch, version.number, version.after, kind == "full")
                 if kind == "full":
-                    self._extend(map(decision_from_proto, message.full.decisions))
+                    self._extend([decision_from_proto(decision) for decision in message.full.decisions])
                 elif kind == "delta":
                     self.decisions.append(decision_from_proto(message.delta))
                 elif kind != "heartbeat":
@@ -63,10 +63,11 @@ class DecisionFollower:
         async with deadline(self._clock, _SILENCE_S):
             return await anext(messages, None)
 
-    def _extend(self, decisions: "map[Decision]") -> None:
-        """A full state repeats what was heard before the stream was lost; keep each once."""
+    def _extend(self, decisions: Sequence[Decision]) -> None:
+        """A full state repeats what was heard before, and maybe what was heard and dropped since."""
         known = set(self.decisions)
-        self.decisions.extend(decision for decision in decisions if decision not in known)
+        heard = max((place for place, decision in enumerate(decisions, 1) if decision in known), default=0)
+        self.decisions.extend(decisions[heard:])
 
 
 async def list_allocations(channel: RpcChannel) -> list[LedgerEntry]:

@@ -1,7 +1,14 @@
-"""GPUs, links and their holders: proto <-> model. Decoding is the only validation of these messages."""
+"""GPUs, links and their holders: proto <-> model. Decoding is the only validation of these messages.
 
+What names or counts something is refused when it is out of bounds; a text for people is cut short instead,
+because nobody's devices should become unknown for a long explanation.
+"""
+
+import math
+import re
 from collections.abc import Iterable
 
+from gpuloom.codec.allocation import MAX_MEMORY_MIB, MAX_MIG_START
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigInstance, MigPlacement
@@ -12,7 +19,12 @@ from gpuloom.v1 import types_pb2 as pb
 MAX_NAME_LENGTH = 253
 MAX_TEXT_LENGTH = 1024
 MAX_HOLDERS_PER_NODE = 4096
+MAX_HELD_DEVICES_PER_NODE = 8192
 MAX_MIG_INSTANCES = 16
+
+# What an allocation can name: a device beyond it could be chosen, but its record would not be believed.
+_GPU_UUID = re.compile(r"GPU-[A-Za-z0-9._-]{1,100}")
+_MIG_PROFILE = re.compile(r"[a-z0-9.+-]{1,32}")
 
 _HEALTH = {
     pb.GPU_HEALTH_HEALTHY: GpuHealth.HEALTHY,
@@ -31,9 +43,9 @@ _SOURCE_TO_PROTO = {model: proto for proto, model in _SOURCE.items()}
 _LEVELS = {int(level) for level in PcieLevel}
 
 
-def bounded(text: str, what: str, limit: int = MAX_NAME_LENGTH) -> str:
-    if len(text) > limit:
-        raise InvalidRequestError(f"{what} is longer than {limit} characters")
+def bounded(text: str, what: str) -> str:
+    if len(text) > MAX_NAME_LENGTH:
+        raise InvalidRequestError(f"{what} is longer than {MAX_NAME_LENGTH} characters")
     return text
 
 
@@ -43,19 +55,25 @@ def required(text: str, what: str) -> str:
     return bounded(text, what)
 
 
+def shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"
+
+
 def gpu_from_proto(message: pb.Gpu) -> Gpu:
+    if _GPU_UUID.fullmatch(message.uuid) is None:
+        raise InvalidRequestError("a GPU without a UUID of the form GPU-…")
     if message.index >= MAX_GPUS_PER_NODE:
         raise InvalidRequestError(f"GPU index {message.index} is not below {MAX_GPUS_PER_NODE}")
     if len(message.mig_instances) > MAX_MIG_INSTANCES:
         raise InvalidRequestError(f"a GPU has at most {MAX_MIG_INSTANCES} MIG instances")
     return Gpu(
-        uuid=required(message.uuid, "GPU UUID"),
+        uuid=message.uuid,
         index=message.index,
         model=bounded(message.model, "GPU model"),
         architecture=bounded(message.architecture, "GPU architecture"),
-        memory_mib=message.memory_mib,
+        memory_mib=_memory_mib(message.memory_mib, "a GPU"),
         health=_HEALTH.get(message.health, GpuHealth.UNKNOWN),
-        health_reason=bounded(message.health_reason, "health reason", MAX_TEXT_LENGTH),
+        health_reason=shortened(message.health_reason),
         pci_bus_id=bounded(message.pci_bus_id, "PCI bus id"),
         numa_node=message.numa_node if message.HasField("numa_node") else None,
         serial=bounded(message.serial, "GPU serial"),
@@ -105,10 +123,12 @@ def topology_to_proto(topology: Topology) -> pb.Topology:
 def usage_from_proto(message: pb.GpuUsage) -> GpuUsage:
     return GpuUsage(
         gpu_uuid=required(message.gpu_uuid, "GPU UUID of a reading"),
-        utilization_ratio=message.utilization_ratio if message.HasField("utilization_ratio") else None,
+        utilization_ratio=_number(message.utilization_ratio)
+        if message.HasField("utilization_ratio")
+        else None,
         memory_used_mib=message.memory_used_mib if message.HasField("memory_used_mib") else None,
-        power_w=message.power_w if message.HasField("power_w") else None,
-        temperature_c=message.temperature_c if message.HasField("temperature_c") else None,
+        power_w=_number(message.power_w) if message.HasField("power_w") else None,
+        temperature_c=_number(message.temperature_c) if message.HasField("temperature_c") else None,
     )
 
 
@@ -126,6 +146,8 @@ def holders_from_proto(messages: Iterable[pb.Holder]) -> tuple[Holder, ...]:
     holders = tuple(_holder_from_proto(message) for message in messages)
     if len(holders) > MAX_HOLDERS_PER_NODE:
         raise InvalidRequestError(f"a node has at most {MAX_HOLDERS_PER_NODE} holders")
+    if sum(len(holder.devices) for holder in holders) > MAX_HELD_DEVICES_PER_NODE:
+        raise InvalidRequestError(f"holders have at most {MAX_HELD_DEVICES_PER_NODE} devices of a node")
     return holders
 
 
@@ -176,10 +198,14 @@ def _holder_from_proto(message: pb.Holder) -> Holder:
 def _instance_from_proto(message: pb.MigInstance) -> MigInstance:
     if message.slices < 1:
         raise InvalidRequestError("a MIG instance covers at least one memory slice")
+    if message.placement.start + message.slices > MAX_MIG_START + 1:
+        raise InvalidRequestError(f"a MIG instance ends beyond memory slice {MAX_MIG_START}")
+    if _MIG_PROFILE.fullmatch(message.placement.profile) is None:
+        raise InvalidRequestError("a MIG instance without a profile such as 1g.10gb")
     return MigInstance(
         placement=_placement_from_proto(message.placement),
         slices=message.slices,
-        memory_mib=message.memory_mib,
+        memory_mib=_memory_mib(message.memory_mib, "a MIG instance"),
         uuid=bounded(message.uuid, "MIG UUID"),
     )
 
@@ -195,6 +221,17 @@ def _instance_to_proto(instance: MigInstance) -> pb.MigInstance:
 
 def _placement_from_proto(message: pb.MigPlacement) -> MigPlacement:
     return MigPlacement(start=message.start, profile=required(message.profile, "MIG profile"))
+
+
+def _memory_mib(amount: int, what: str) -> int:
+    if amount > MAX_MEMORY_MIB:
+        raise InvalidRequestError(f"{what} has at most {MAX_MEMORY_MIB} MiB of memory, not {amount}")
+    return amount
+
+
+def _number(reading: float) -> float | None:
+    """A reading that is no number is not known; it is for display and closes nothing."""
+    return reading if math.isfinite(reading) else None
 
 
 def _placement_to_proto(placement: MigPlacement) -> pb.MigPlacement:

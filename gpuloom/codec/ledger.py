@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gpuloom.codec.device import (
-    MAX_TEXT_LENGTH,
     bounded,
     device_from_proto,
     device_to_proto,
     pod_from_proto,
     pod_to_proto,
+    shortened,
 )
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.allocation import AllocatedDevice
@@ -39,12 +39,12 @@ def decision_from_proto(message: pb.Decision) -> Decision:
     if verdict is None:
         raise InvalidRequestError("a decision without a verdict")
     return Decision(
-        time=message.time.ToDatetime(tzinfo=UTC),
+        time=_time(message.time),
         pod=pod_from_proto(message.pod),
         verdict=verdict,
         node_name=bounded(message.node_name, "node name"),
         devices=tuple(_allocated_from_proto(device) for device in message.devices),
-        reason=message.reason[:MAX_TEXT_LENGTH],
+        reason=shortened(message.reason),
     )
 
 
@@ -96,6 +96,13 @@ def _allocated_to_proto(allocated: AllocatedDevice) -> pb.AllocatedDevice:
     return pb.AllocatedDevice(
         device=device_to_proto(allocated.device), milli=allocated.milli, memory_mib=allocated.memory_mib
     )
+
+
+def _time(stamp: Timestamp) -> datetime:
+    try:
+        return stamp.ToDatetime(tzinfo=UTC)
+    except ValueError:
+        raise InvalidRequestError("a time that no calendar has") from None
 
 
 def _timestamp(moment: datetime) -> Timestamp:

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpuloom.codec.device import (
-    MAX_TEXT_LENGTH,
     bounded,
     gpu_from_proto,
     gpu_to_proto,
     holder_to_proto,
     holders_from_proto,
     required,
+    shortened,
     topology_from_proto,
     topology_to_proto,
     usage_from_proto,
@@ -50,9 +50,7 @@ def node_state_from_proto(message: pb.NodeState) -> NodeState:
             gpus=tuple(gpu_from_proto(gpu) for gpu in message.gpus),
             topology=topology_from_proto(message.topology) if message.HasField("topology") else None,
             holders=holders_from_proto(message.holders),
-            holders_unknown_reason=bounded(
-                message.holders_unknown_reason, "holders' unknown reason", MAX_TEXT_LENGTH
-            ),
+            holders_unknown_reason=shortened(message.holders_unknown_reason),
             usage=tuple(usage_from_proto(usage) for usage in message.usage),
         )
     )
@@ -73,7 +71,10 @@ def node_state_to_proto(state: NodeState) -> pb.NodeState:
 
 
 def node_delta_to_proto(old: NodeState, new: NodeState) -> node_agent_pb2.NodeStateDelta | None:
-    """What a reader of `old` needs to have `new`; None if nothing changed."""
+    """What a reader of `old` needs to have `new`; None if nothing changed.
+
+    A delta can't take a reading away: a GPU that has one keeps one, all unknown if need be.
+    """
     delta = node_agent_pb2.NodeStateDelta()
     delta.gpus.extend(gpu_to_proto(gpu) for gpu in _changed(_gpus(old), _gpus(new)))
     delta.usage.extend(usage_to_proto(usage) for usage in _changed(_usage(old), _usage(new)))
@@ -109,9 +110,7 @@ def apply_node_delta(state: NodeState, delta: node_agent_pb2.NodeStateDelta) -> 
         state = replace(
             state,
             holders=holders_from_proto(delta.holders.holders),
-            holders_unknown_reason=bounded(
-                delta.holders.unknown_reason, "holders' unknown reason", MAX_TEXT_LENGTH
-            ),
+            holders_unknown_reason=shortened(delta.holders.unknown_reason),
         )
     if delta.HasField("identity"):
         identity = delta.identity
@@ -130,9 +129,7 @@ def node_facts_from_proto(message: discovery_pb2.NodeFacts) -> NodeFacts:
         raise InvalidRequestError(f"a node has at most {MAX_UNTRUSTED_REASONS} untrusted reasons")
     return NodeFacts(
         state=node_state_from_proto(message.state),
-        untrusted_reasons=tuple(
-            bounded(reason, "untrusted reason", MAX_TEXT_LENGTH) for reason in message.untrusted_reasons
-        ),
+        untrusted_reasons=tuple(map(shortened, message.untrusted_reasons)),
     )
 
 
@@ -164,6 +161,8 @@ def _checked(state: NodeState) -> NodeState:
         raise InvalidRequestError(f"node {state.node_name} names a GPU UUID twice")
     if len({gpu.index for gpu in state.gpus}) != len(state.gpus):
         raise InvalidRequestError(f"node {state.node_name} names a GPU index twice")
+    if len(_usage(state)) != len(state.usage) or not _usage(state).keys() <= _gpus(state).keys():
+        raise InvalidRequestError(f"node {state.node_name} has readings that are not one per GPU")
     return state
 
 

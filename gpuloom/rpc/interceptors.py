@@ -350,6 +350,8 @@ async def _mapped(
 ) -> AsyncIterator[_Message]:
     with _observed_errors(service, observed):
         async for message in call:
+            if message is None:  # gRPC's word for bytes that it could not parse
+                raise RemoteFailureError(f"{service}: sent what is no message of the expected type")
             yield message
     observed.end(grpc.StatusCode.OK.name)
 

@@ -2,9 +2,10 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpuloom.clients.agents import parse_agents
+from gpuloom.clients.agents import parse_agents, read_agents_body
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient
@@ -49,8 +50,7 @@ async def build(app: App, config: DiscoveryConfig) -> None:
         file.read()
         app.add_loop("agents file", file.run)
     else:
-        port = config.agent_port
-        nodes.on_change(lambda _: wanted.set(_node_addresses(nodes.objects(), port)))
+        nodes.on_change(lambda change: _want(wanted, change, config.agent_port))
     app.add_loop("publish", lambda: model.run(config.publish_interval_s))
     app.add_readiness("synced", lambda: model.unsynced_reason() or None)
     server = RpcServer(rpc, config.grpc_host, config.grpc_port, ServerOptions(reflection=config.reflection))
@@ -66,15 +66,25 @@ class WantedAgents:
     def __init__(self, model: ReadModel, followers: Followers) -> None:
         self._model = model
         self._followers = followers
-        self._known: set[str] = set()
+        self._addresses: dict[str, Address] = {}
 
-    def set(self, addresses: dict[str, Address]) -> None:
-        for name in self._known - addresses.keys():
+    def set_all(self, addresses: Mapping[str, Address]) -> None:
+        for name in self._addresses.keys() - addresses.keys():
+            self.forget(name)
+        for name, address in addresses.items():
+            self.set(name, address)
+
+    def set(self, name: str, address: Address) -> None:
+        if self._addresses.get(name) == address:
+            return
+        self._addresses[name] = address
+        self._model.expect_agent(name)
+        self._followers.follow(name, address)
+
+    def forget(self, name: str) -> None:
+        if self._addresses.pop(name, None) is not None:
             self._model.forget_agent(name)
-        for name in addresses.keys() - self._known:
-            self._model.expect_agent(name)
-        self._known = set(addresses)
-        self._followers.follow(addresses)
+            self._followers.forget(name)
 
 
 class AgentsFile:
@@ -90,12 +100,9 @@ class AgentsFile:
 
     def read(self) -> None:
         """Raise InvalidRequestError if the file can't be used."""
-        try:
-            body = self._path.read_bytes()
-        except OSError as error:
-            raise InvalidRequestError(f"can't read {self._path}: {error.strerror}") from error
+        body = read_agents_body(self._path)
         if body != self._body:
-            self._wanted.set(parse_agents(body, str(self._path)))
+            self._wanted.set_all(parse_agents(body, str(self._path)))
             self._body = body
 
     async def run(self) -> None:
@@ -114,10 +121,15 @@ def _observe(model: ReadModel, change: Change) -> None:
         model.forget_node(str(metadata_of(change.old).get("name", "")))
 
 
-def _node_addresses(nodes: list[JsonObject], port: int) -> dict[str, Address]:
-    addresses = {}
-    for node in nodes:
-        facts, host = cluster_node(node), internal_address(node)
-        if host and (facts.offers_nvidia or facts.offers_gpuloom):
-            addresses[facts.name] = Address(host, port)
-    return addresses
+def _want(wanted: WantedAgents, change: Change, port: int) -> None:
+    """An agent is where a node offers GPUs."""
+    host = "" if change.new is None else _agent_host(change.new)
+    if host:
+        wanted.set(change.key[1], Address(host, port))
+    else:
+        wanted.forget(change.key[1])
+
+
+def _agent_host(node: JsonObject) -> str:
+    facts = cluster_node(node)
+    return internal_address(node) if facts.offers_nvidia or facts.offers_gpuloom else ""

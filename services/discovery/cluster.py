@@ -79,20 +79,27 @@ class ClusterModel:
         self._drop_if_empty(name, record)
 
     def hear(self, name: str, now_s: float, state: NodeState | None = None) -> None:
-        """The agent of this node spoke; `state` None if it only said that nothing changed."""
-        self.expect_agent(name, now_s)
-        agent = self._record(name).agent
-        if agent is not None:
-            agent.heard_s = now_s
-            agent.state = state or agent.state
+        """The agent of this node spoke; `state` None if it only said that nothing changed.
+
+        An agent that is not expected is not heard: it may speak once more after it was forgotten.
+        """
+        record = self._records.get(name)
+        if record is not None and record.agent is not None:
+            record.agent.heard_s = now_s
+            record.agent.state = state or record.agent.state
+            self._touched.add(name)
 
     def changes(self, now_s: float) -> Changes:
         """Publish what changed since the last call, looking only at what was touched."""
         facts = []
         for name in sorted(self._touched):
             record = self._records.get(name)
-            current = None if record is None else _facts(record, now_s, self._ttl_s)
-            if record is not None and current is not None and current != record.published:
+            if record is None:
+                continue
+            current = _facts(record, now_s, self._ttl_s)
+            if current is None:
+                self._withdraw(record)
+            elif current != record.published:
                 record.published = current
                 facts.append(current)
         self._touched.clear()
@@ -102,9 +109,8 @@ class ClusterModel:
     def check_silence(self, now_s: float) -> None:
         """Look again at every agent: silence is not an event."""
         for name, record in self._records.items():
-            if record.agent is not None and _is_silent(record.agent, now_s, self._ttl_s) != _said_silent(
-                record
-            ):
+            agent = record.agent
+            if agent is not None and _is_silent(agent, now_s, self._ttl_s) != _said_silent(record):
                 self._touched.add(name)
 
     def facts(self) -> Iterator[NodeFacts]:
@@ -116,19 +122,19 @@ class ClusterModel:
 
     def unsynced_reason(self, now_s: float) -> str:
         """Why this replica must not serve yet: some agent was neither heard nor given up on."""
+        agents = self._agents()
         waiting = sum(
-            1
-            for record in self._records.values()
-            if record.agent is not None
-            and record.agent.heard_s is None
-            and now_s - record.agent.expected_since_s < self._ttl_s
+            agent.heard_s is None and now_s - agent.expected_since_s < self._ttl_s for agent in agents
         )
-        return f"{waiting} of {len(self._records)} agents not heard yet" if waiting else ""
+        return f"{waiting} of {len(agents)} agents not heard yet" if waiting else ""
 
     def agent_counts(self, now_s: float) -> tuple[int, int]:
         """Agents heard within the TTL, and agents expected."""
-        agents = [record.agent for record in self._records.values() if record.agent is not None]
+        agents = self._agents()
         return sum(not _is_silent(agent, now_s, self._ttl_s) for agent in agents), len(agents)
+
+    def _agents(self) -> list[_Agent]:
+        return [record.agent for record in self._records.values() if record.agent is not None]
 
     def _record(self, name: str) -> _Record:
         self._touched.add(name)

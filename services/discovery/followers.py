@@ -5,7 +5,8 @@ Tells the model what it hears and nothing else; whether a silence matters is the
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -42,7 +43,7 @@ class FollowerSettings:
 
 
 class Followers:
-    """Runs a follower for each of the addresses it was told of last."""
+    """Runs a follower for each agent it was told of, at the address it was told last."""
 
     def __init__(self, agents: Agents, hear: Hear, clock: Clock, settings: FollowerSettings) -> None:
         self._agents = agents
@@ -54,11 +55,15 @@ class Followers:
         self._changed = asyncio.Event()
         self._random = Random()
 
-    def follow(self, addresses: Mapping[str, Address]) -> None:
-        """From now on follow exactly these agents, by node name."""
-        if dict(addresses) != self._wanted:
-            self._wanted = dict(addresses)
-            self._changed.set()
+    def follow(self, name: str, address: Address) -> None:
+        """From now on follow the agent of this node there."""
+        self._wanted[name] = address
+        self._changed.set()
+
+    def forget(self, name: str) -> None:
+        """From now on don't follow the agent of this node."""
+        self._wanted.pop(name, None)
+        self._changed.set()
 
     async def run(self) -> None:
         running: dict[str, tuple[Address, asyncio.Task[None]]] = {}
@@ -88,16 +93,18 @@ class Followers:
                 await self._clock.sleep(backoff.next_delay_s())
 
     async def _listen(self, name: str, link: AgentLink, backoff: Backoff) -> None:
-        async with link.states() as states:
-            # Only the first message counts as connecting: it carries the whole state.
+        async with AsyncExitStack() as stream:
+            # Connecting ends with the first message, which carries the whole state; the rest is cheap.
             async with self._connecting:
+                states = await stream.enter_async_context(link.states())
                 news = await self._next(states)
             if news is not END:
                 _log.info("agent followed", extra={"node": name})
             while news is not END:
                 self._hear(name, news)
                 news = await self._next(states)
-                backoff.reset()
+                if news is not END:
+                    backoff.reset()
 
     async def _next(self, states: AsyncIterator[NodeState | None]) -> NodeState | End | None:
         async with deadline(self._clock, self._settings.silence_s):

@@ -32,6 +32,7 @@ class ReadModel:
         self._clock = clock
         self._metrics = metrics
         self._bare: dict[str, NodeFacts] = {}
+        self._was_synced = False
 
     def hear(self, node_name: str, state: NodeState | None) -> None:
         self._model.hear(node_name, self._clock.monotonic(), state)
@@ -49,9 +50,17 @@ class ReadModel:
         self._model.forget_agent(name)
 
     def unsynced_reason(self) -> str:
+        """Why readers must wait; empty once and for all when everybody who was there has been heard.
+
+        A node that joins later is untrusted until its agent reports, which is no reason to refuse the rest.
+        """
+        if self._was_synced:
+            return ""
         if not self._nodes_synced():
             return "nodes are not listed yet"
-        return self._model.unsynced_reason(self._clock.monotonic())
+        reason = self._model.unsynced_reason(self._clock.monotonic())
+        self._was_synced = not reason
+        return reason
 
     def facts(self) -> tuple[NodeFacts, ...]:
         """What has been published, so it is the state that both feeds' versions stand for."""
@@ -66,6 +75,9 @@ class ReadModel:
         now_s = self._clock.monotonic()
         self._model.check_silence(now_s)
         changes = self._model.changes(now_s)
+        heard, expected = self._model.agent_counts(now_s)
+        self._metrics.agents_heard.set(heard)
+        self._metrics.agents_expected.set(expected)
         if not changes:
             return
         self._report(changes)
@@ -92,8 +104,5 @@ class ReadModel:
             if before is None or before.untrusted_reasons != facts.untrusted_reasons:
                 fields = {"node": facts.state.node_name, "reasons": list(facts.untrusted_reasons)}
                 _log.info("trust changed" if facts.untrusted_reasons else "node trusted", extra=fields)
-        heard, expected = self._model.agent_counts(self._clock.monotonic())
-        self._metrics.agents_heard.set(heard)
-        self._metrics.agents_expected.set(expected)
         self._metrics.untrusted_nodes.set(sum(not facts.trusted for facts in self._model.facts()))
         self._metrics.changes.inc(len(changes.facts) + len(changes.removed_node_uids))

@@ -13,7 +13,7 @@ from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 
 ALLOWED_CALLERS = {"WatchCluster": frozenset({"scheduler_extender", "cli"})}
-NODES_PER_PART = 100
+MAX_PART_BYTES = 4 * 1024 * 1024
 
 
 class DiscoveryServer(DiscoveryServiceServicer):
@@ -48,13 +48,17 @@ class DiscoveryServer(DiscoveryServiceServicer):
 
 
 def _parts(facts: tuple[NodeFacts, ...], with_usage: bool) -> Iterator[pb.ClusterPart]:
-    """At least one part, so that an empty cluster is a full state too."""
-    for start in range(0, max(len(facts), 1), NODES_PER_PART):
-        part = facts[start : start + NODES_PER_PART]
-        yield pb.ClusterPart(
-            nodes=[node_facts_to_proto(item, with_usage=with_usage) for item in part],
-            more=start + NODES_PER_PART < len(facts),
-        )
+    """At least one part, so that an empty cluster is a full state too; each well below gRPC's limit."""
+    part, part_bytes = pb.ClusterPart(), 0
+    for item in facts:
+        node = node_facts_to_proto(item, with_usage=with_usage)
+        part_bytes += node.ByteSize()
+        if part.nodes and part_bytes > MAX_PART_BYTES:
+            part.more = True
+            yield part
+            part, part_bytes = pb.ClusterPart(), node.ByteSize()
+        part.nodes.append(node)
+    yield part
 
 
 def _delta(changes: Changes, with_usage: bool) -> pb.ClusterDelta:

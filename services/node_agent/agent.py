@@ -58,7 +58,8 @@ def open_machine(directory: Path, node_name: str) -> Machine:
 async def add_agent(around: Surroundings, machine: Machine, options: AgentOptions) -> RpcServer:
     """Start an agent for this machine; it runs until the process ends."""
     app, mode = around.app, machine.spec.mode
-    node = Node(first_state(machine.spec.node, mode, _DELIVERY[mode]), app.clock)
+    max_age_s = _LATE_LOOKS * max(options.sample_interval_s, 1.0)
+    node = Node(first_state(machine.spec.node, mode, _DELIVERY[mode]), app.clock, max_age_s)
     around.metrics.watch(node)
     kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _device_ids(machine)))
     pods = InformedPods(machine.spec.node, around.nodes, around.pods)
@@ -70,7 +71,7 @@ async def add_agent(around: Surroundings, machine: Machine, options: AgentOption
         around.metrics,
     )
     app.add_loop(f"sampler {machine.spec.node}", lambda: sampler.run(options.sample_interval_s))
-    app.add_liveness(f"sampler {machine.spec.node}", lambda: _late(app, node, options.sample_interval_s))
+    app.add_liveness(f"sampler {machine.spec.node}", node.stale_reason)
     app.add_readiness(f"first look at {machine.spec.node}", lambda: _not_looked(node))
     server = RpcServer(
         around.rpc, options.grpc_host, options.grpc_port, ServerOptions(reflection=options.reflection)
@@ -83,16 +84,7 @@ async def add_agent(around: Surroundings, machine: Machine, options: AgentOption
 
 
 def _not_looked(node: Node) -> str | None:
-    return "the node has not been looked at yet" if node.looked_at_s is None else None
-
-
-def _late(app: App, node: Node, interval_s: float) -> str | None:
-    """A look that hangs is the one way in which the loop can fail without dying."""
-    if node.looked_at_s is None:
-        return None
-    age_s = app.clock.monotonic() - node.looked_at_s
-    late = age_s > _LATE_LOOKS * max(interval_s, 1.0)
-    return f"the node was last looked at {age_s:.0f} s ago" if late else None
+    return None if node.looked_at else "the node has not been looked at yet"
 
 
 def _device_ids(machine: Machine) -> "DeviceIds":

@@ -10,12 +10,24 @@ from gpuloom.v1.node_agent_pb2 import NodeStateDelta
 class Node:
     """State and feed move together, without an await between: a reader never sees one without the other."""
 
-    def __init__(self, state: NodeState, clock: Clock) -> None:
+    def __init__(self, state: NodeState, clock: Clock, max_age_s: float) -> None:
+        """A state is vouched for until nobody has looked at the node for `max_age_s`."""
         self.state = state
         self.feed: VersionedFeed[NodeStateDelta] = VersionedFeed(clock)
-        self.looked_at_s: float | None = None
+        self.looked_at = False
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._looked_at_s = clock.monotonic()
+
+    def stale_reason(self) -> str | None:
+        """A look that hangs is the one way in which the sampler can fail without dying."""
+        age_s = self._clock.monotonic() - self._looked_at_s
+        return f"the node was last looked at {age_s:.0f} s ago" if age_s > self._max_age_s else None
 
     def move_to(self, state: NodeState) -> None:
+        """The node was looked at, and this is its state."""
+        self.looked_at = True
+        self._looked_at_s = self._clock.monotonic()
         delta = node_delta_to_proto(self.state, state)
         self.state = state
         if delta is not None:

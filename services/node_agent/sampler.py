@@ -62,8 +62,7 @@ class Sampler:
         holders, holders_problem = await self._owners.read(self._node.state.mode)
         seen = Observation(self._owners.node_uid(), driver, driver_problem, holders, holders_problem)
         self._node.move_to(next_state(self._node.state, seen))
-        self._node.looked_at_s = self._clock.monotonic()
-        self._metrics.look_duration.observe(self._node.looked_at_s - started_s)
+        self._metrics.look_duration.observe(self._clock.monotonic() - started_s)
         self._report(driver_problem, holders_problem)
 
     async def _read_driver(self) -> tuple[DriverReading | None, str]:

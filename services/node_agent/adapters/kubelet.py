@@ -15,7 +15,13 @@ from gpuloom.names import RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from services.node_agent.ports import PodDevices
 
 _TIMEOUT_S = 5.0
-_OPTIONS = (("grpc.max_receive_message_length", 16 * 1024 * 1024), ("grpc.enable_http_proxy", 0))
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.enable_http_proxy", 0),
+    # gRPC would wait up to two minutes before it tries a kubelet that came back.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
 
 DeviceOfId = Callable[[str], DeviceRef]
 

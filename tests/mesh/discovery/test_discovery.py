@@ -1,0 +1,163 @@
+"""Agents, discovery and a reader in one mesh over mutual TLS, on a simulated cluster."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gpuloom.errors import NotAllowedError
+from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.node import NodeMode
+from gpuloom.rpc.channel import open_stream
+from gpuloom.rpc.dev_ca import tls_files
+from gpuloom.runtime.clock import SystemClock
+from gpuloom.sim.kubelet.host import Behaviour, Host
+from gpuloom.sim.kubelet.podresources import PodResourcesServer
+from gpuloom.v1.discovery_pb2 import WatchClusterRequest
+from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceStub
+from services.discovery.cluster import SILENT
+from tests.mesh.node_agent.builders import a_mesh, facts_of, trusted
+from tests.mesh.node_agent.test_agent import a_babbler
+from tests.mesh.waiting import until
+from tests.unit.sim.builders import hosted, whole
+
+
+async def test_what_an_agent_sees_reaches_a_reader_of_discovery(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        machine = mesh.add_machine("n1")
+        uid, uuid = mesh.node_uid("n1"), machine.hardware.gpus[5].uuid
+        mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
+        mirror = await mesh.mirror(await mesh.start_discovery(), "scheduler_extender")
+
+        await until(lambda: trusted(mirror, uid))
+        machine.write_hosted([hosted("train", whole(uuid))])
+        await until(lambda: facts_of(mirror, uid).state.holders)
+
+        state = facts_of(mirror, uid).state
+        assert [gpu.uuid for gpu in state.gpus] == [gpu.uuid for gpu in machine.hardware.gpus]
+        assert state.holders[0].devices == (DeviceRef(uuid),)
+        assert state.usage == ()
+
+
+async def test_an_agent_that_is_gone_costs_its_node_the_trust_until_it_is_back(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        uid, agent = mesh.node_uid("n1"), await mesh.start_agent("n1")
+        port = agent.port
+        mesh.tell_agents(n1=port)
+        mirror = await mesh.mirror(await mesh.start_discovery())
+        await until(lambda: trusted(mirror, uid))
+
+        await agent.stop()
+        await until(lambda: not trusted(mirror, uid))
+        gone = facts_of(mirror, uid)
+        await mesh.start_agent("n1", port)
+        await until(lambda: trusted(mirror, uid))
+
+        assert (gone.untrusted_reasons, len(gone.state.gpus)) == ((SILENT,), 8)
+
+
+async def test_an_nvidia_node_is_trusted_once_its_kubelet_answers(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        machine = mesh.add_machine("n1", NodeMode.NVIDIA)
+        uid = mesh.node_uid("n1")
+        mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
+        mirror = await mesh.mirror(await mesh.start_discovery())
+        reason = "who holds the devices is not known: the kubelet does not answer (UNAVAILABLE)"
+        await until(lambda: uid in mirror.snapshot().nodes and facts_of(mirror, uid).state.gpus)
+        await until(lambda: facts_of(mirror, uid).untrusted_reasons == (reason,))
+
+        host = Host(machine, Behaviour(), SystemClock())
+        kubelet = PodResourcesServer(host)
+        await kubelet.start()
+        await until(lambda: trusted(mirror, uid))
+        await kubelet.stop()
+        host.close()
+
+
+async def test_agents_are_found_by_the_addresses_of_their_nodes(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        uid, agent = mesh.node_uid("n1"), await mesh.start_agent("n1")
+        mirror = await mesh.mirror(await mesh.start_discovery(agent_port=agent.port))
+        await until(lambda: trusted(mirror, uid))
+
+        mesh.api.store.delete("nodes", "n1")
+        await until(lambda: uid not in mirror.snapshot().nodes)
+
+
+async def test_a_node_made_anew_under_its_name_is_trusted_as_the_new_one(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        old = mesh.node_uid("n1")
+        mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
+        mirror = await mesh.mirror(await mesh.start_discovery())
+        await until(lambda: trusted(mirror, old))
+
+        mesh.api.store.delete("nodes", "n1")
+        mesh.add_machine("n1")
+        await until(lambda: trusted(mirror, mesh.node_uid("n1")))
+
+        assert set(mirror.snapshot().nodes) == {mesh.node_uid("n1")} != {old}
+
+
+async def test_a_reader_survives_a_restart_of_discovery(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        uid = mesh.node_uid("n1")
+        mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
+        discovery = await mesh.start_discovery()
+        port, mirror = discovery.port, await mesh.mirror(discovery)
+        await until(lambda: trusted(mirror, uid))
+        epoch = mirror.snapshot().version.epoch
+
+        code = await discovery.stop()
+        while_away = trusted(mirror, uid)
+        await mesh.start_discovery(port)
+        await until(lambda: mirror.snapshot().version.epoch != epoch and trusted(mirror, uid))
+
+        assert (code, while_away) == (0, True)
+
+
+async def test_discovery_serves_nobody_until_its_agents_had_their_chance(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        mesh.tell_agents(n1=1)
+        discovery = await mesh.start_discovery()
+        mirror = await mesh.mirror(discovery)
+        early = discovery.not_ready(), mirror.synced
+
+        await mirror.wait_synced()
+
+        assert early[0]
+        assert not early[1]
+        assert discovery.not_ready() == []
+        assert not trusted(mirror, mesh.node_uid("n1"))
+
+
+async def test_one_agent_that_babbles_leaves_discovery_and_the_others_alone(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        mesh.add_machine("n2")
+        files = tls_files(tmp_path, "node_agent")
+        pair = (files.key_file.read_bytes(), files.cert_file.read_bytes())
+        credentials = grpc.ssl_server_credentials([pair], files.ca_file.read_bytes(), True)
+        async with a_babbler(credentials) as port:
+            mesh.tell_agents(n1=(await mesh.start_agent("n1")).port, n2=port)
+            discovery = await mesh.start_discovery()
+            mirror = await mesh.mirror(discovery)
+
+            await until(lambda: trusted(mirror, mesh.node_uid("n1")))
+
+            assert not discovery.task.done()
+            assert not trusted(mirror, mesh.node_uid("n2"))
+
+
+async def test_a_service_that_is_not_listed_may_not_read_discovery(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        channel = await mesh.channel(await mesh.start_discovery(), "discovery", "node_agent")
+        call = channel.stub(DiscoveryServiceStub).WatchCluster(WatchClusterRequest())
+
+        async with open_stream(call) as messages:
+            with pytest.raises(NotAllowedError, match=r"^node_agent may not call WatchCluster$"):
+                await anext(messages)

@@ -1,0 +1,183 @@
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gpuloom.codec.node import apply_node_delta
+from gpuloom.model.gpu import DeviceRef, GpuHealth
+from gpuloom.model.node import NodeMode
+from gpuloom.runtime.clock import FakeClock, settle
+from services.node_agent.metrics import AgentMetrics
+from services.node_agent.node import Node
+from services.node_agent.sampler import Owners, Sampler
+from tests.unit.node_agent.builders import FakeMachine, a_gpu, a_holder, a_reading, a_start, pod_devices
+
+
+class Bench:
+    """A sampler before a fake machine, and a reader of the node's feed."""
+
+    def __init__(self, machine: FakeMachine, mode: NodeMode = NodeMode.NVIDIA) -> None:
+        self.clock = FakeClock()
+        self.registry = CollectorRegistry()
+        self.node = Node(a_start(mode), self.clock, max_age_s=10.0)
+        metrics = AgentMetrics(self.registry)
+        metrics.watch(self.node)
+        owners = Owners(machine, machine, machine)
+        self.sampler = Sampler(self.node, machine, owners, self.clock, metrics)
+        self.reader = self.node.state
+        self._updates = self.node.feed.subscribe()
+
+    async def look(self) -> None:
+        """Look once, and let the reader follow."""
+        await self.sampler.look()
+        while self._updates.number < self.node.feed.number:
+            update = await anext(self._updates)
+            assert update is not None
+            self.reader = apply_node_delta(self.reader, update.delta)
+
+    def looks(self, problem: str) -> float:
+        found = self.registry.get_sample_value("gpuloom_node_agent_looks_total", {"problem": problem})
+        return found or 0.0
+
+
+async def test_a_reader_of_the_deltas_has_the_node_s_state() -> None:
+    machine = FakeMachine(kubelet_pods=(pod_devices("train", "GPU-a"),), uids={"train": "uid-train"})
+    bench = Bench(machine)
+
+    await bench.look()
+    machine.reading = a_reading(a_gpu("GPU-new"), utilization=0.7)
+    await bench.look()
+    machine.kubelet_pods = ()
+    await bench.look()
+
+    assert bench.reader == bench.node.state
+    assert [gpu.uuid for gpu in bench.reader.gpus] == ["GPU-new"]
+    assert bench.reader.holders == ()
+
+
+async def test_a_look_that_finds_nothing_new_publishes_nothing() -> None:
+    bench = Bench(FakeMachine())
+    await bench.look()
+    number = bench.node.feed.number
+
+    await bench.look()
+
+    assert bench.node.feed.number == number == 1
+
+
+async def test_on_an_nvidia_node_the_kubelet_says_who_holds_devices() -> None:
+    machine = FakeMachine(
+        kubelet_pods=(pod_devices("train", "GPU-a"),),
+        uids={"train": "uid-train"},
+        runtime_holders=(a_holder("other"),),
+    )
+    bench = Bench(machine, NodeMode.NVIDIA)
+
+    await bench.look()
+
+    (holder,) = bench.reader.holders
+    assert (holder.pod.uid, holder.devices) == ("uid-train", (DeviceRef("GPU-a"),))
+
+
+async def test_on_a_gpuloom_node_the_runtime_says_who_holds_devices() -> None:
+    machine = FakeMachine(kubelet_problem="no kubelet", runtime_holders=(a_holder("train"),))
+    bench = Bench(machine, NodeMode.GPULOOM)
+
+    await bench.look()
+
+    assert bench.reader.holders == (a_holder("train"),)
+    assert bench.reader.holders_unknown_reason == ""
+
+
+async def test_a_driver_that_is_down_does_not_hide_the_holders() -> None:
+    machine = FakeMachine(runtime_holders=(a_holder("one"),))
+    bench = Bench(machine, NodeMode.GPULOOM)
+    await bench.look()
+
+    machine.driver_problem = "the driver does not answer"
+    machine.runtime_holders = (a_holder("two"),)
+    await bench.look()
+
+    assert [gpu.health for gpu in bench.reader.gpus] == [GpuHealth.UNKNOWN]
+    assert bench.reader.holders == (a_holder("two"),)
+    assert (bench.looks("driver"), bench.looks("none")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        (NodeMode.NVIDIA, {"kubelet_problem": "down"}),
+        (NodeMode.GPULOOM, {"runtime_problem": "down"}),
+        (NodeMode.NVIDIA, {"unsynced": "down"}),
+        (NodeMode.GPULOOM, {"unsynced": "down"}),
+    ],
+)
+async def test_holders_that_are_not_known_do_not_hide_the_gpus(
+    mode: NodeMode, problem: dict[str, str]
+) -> None:
+    machine = FakeMachine(**problem)  # type: ignore[arg-type]
+    bench = Bench(machine, mode)
+
+    await bench.look()
+
+    assert [gpu.health for gpu in bench.reader.gpus] == [GpuHealth.HEALTHY]
+    assert bench.reader.holders_unknown_reason == "down"
+    assert bench.looks("holders") == 1
+
+
+async def test_the_loop_looks_again_and_again_and_survives_every_part() -> None:
+    machine = FakeMachine(driver_problem="down", kubelet_problem="down")
+    bench = Bench(machine)
+    task = asyncio.create_task(bench.sampler.run(1.0))
+
+    await bench.clock.advance(5.0)
+    machine.driver_problem = machine.kubelet_problem = ""
+    await bench.clock.advance(1.0)
+
+    assert not task.done()
+    assert bench.node.state.gpus == (a_gpu(),)
+    assert bench.node.state.holders_unknown_reason == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+async def test_a_look_that_hangs_makes_the_state_stale_until_it_comes_back() -> None:
+    release = asyncio.Event()
+
+    class HangingMachine(FakeMachine):
+        async def holders(self) -> tuple[()]:
+            await release.wait()
+            return ()
+
+    bench = Bench(HangingMachine(), NodeMode.GPULOOM)
+    task = asyncio.create_task(bench.sampler.run(1.0))
+
+    await bench.clock.advance(10.0)
+    in_time = bench.node.stale_reason()
+    await bench.clock.advance(1.0)
+    hanging = bench.node.stale_reason()
+    release.set()
+    await settle()
+
+    assert (in_time, hanging) == (None, "the node was last looked at 11 s ago")
+    assert bench.node.stale_reason() is None
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_metrics_count_gpus_by_health_and_holders() -> None:
+    machine = FakeMachine(
+        reading=a_reading(a_gpu(), a_gpu("GPU-b", 1, health=GpuHealth.LOST)),
+        runtime_holders=(a_holder("one"), a_holder("two")),
+    )
+    bench = Bench(machine, NodeMode.GPULOOM)
+
+    await bench.look()
+
+    counted = {
+        health: bench.registry.get_sample_value("gpuloom_node_agent_gpus", {"health": health})
+        for health in GpuHealth
+    }
+    assert (counted[GpuHealth.HEALTHY], counted[GpuHealth.LOST], counted[GpuHealth.UNKNOWN]) == (1, 1, 0)
+    assert bench.registry.get_sample_value("gpuloom_node_agent_holders") == 2
