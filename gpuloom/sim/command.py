@@ -5,10 +5,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from gpuloom.errors import GpuloomError
+from gpuloom.kube.access import KubeAccess, access_from_kubeconfig
+from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.logs import LogFormat, LogLevel, configure_logging
 from gpuloom.sim.duration import parse_duration_s
 
@@ -36,6 +39,20 @@ def run_command(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> int
         sys.stderr.write(f"{name}: {causes[0]}\n")
         return EXIT_FAILED
     return EXIT_OK
+
+
+def add_api_arguments(parser: CommandParser) -> None:
+    """How every simulated part is told where the Kubernetes API is; `api_access` reads it."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--api", type=url_argument, help="address of the Kubernetes API, plain HTTP")
+    group.add_argument("--kubeconfig", type=Path, metavar="FILE", help="of a real Kubernetes API, instead")
+
+
+def api_access(options: argparse.Namespace, clock: Clock) -> KubeAccess:
+    """Raise KubeAccessError if the kubeconfig can't be used."""
+    if options.kubeconfig is not None:
+        return access_from_kubeconfig([options.kubeconfig], None, clock)
+    return KubeAccess(options.api)
 
 
 def url_argument(text: str) -> str:

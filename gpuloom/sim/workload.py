@@ -1,6 +1,6 @@
 """Plays a workload plan against a Kubernetes API: creates pods when they are due, clears up what has ended.
 
-python -m gpuloom.sim.workload --api URL [--seed N] [--rate PODS/MIN] [--duration TIME] [--retention TIME]
+python -m gpuloom.sim.workload (--api URL | --kubeconfig FILE) [--seed N] [--rate PODS/MIN] …
 """
 
 import argparse
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuloom.errors import ConflictError, GpuloomError, NotFoundError
-from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import DeleteOptions, KubeClient
 from gpuloom.kube.informer import Informer, InformerOptions
@@ -23,7 +22,7 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, SystemClock
-from gpuloom.sim.command import CommandParser, duration_argument, run_command, url_argument
+from gpuloom.sim.command import CommandParser, add_api_arguments, api_access, duration_argument, run_command
 from gpuloom.sim.workload_plan import (
     LABEL_WORKLOAD,
     NAMESPACES,
@@ -179,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def run() -> None:
         clock = SystemClock()
-        async with KubeClient(KubeAccess(options.api), clock) as client:
+        async with KubeClient(api_access(options, clock), clock) as client:
             await WorkloadPlayer(client, settings, clock).run()
 
     return run_command("sim-workload", run)
@@ -188,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(prog="python -m gpuloom.sim.workload", description="Plays a GPU workload.")
     add = parser.add_argument
-    add("--api", type=url_argument, required=True, help="address of the Kubernetes API, plain HTTP")
+    add_api_arguments(parser)
     add("--seed", type=int, default=0, help="equal seeds give equal pods (default 0)")
     add("--rate", type=_rate, metavar="PODS_PER_MINUTE", help="default: as many as keep the GPUs busy")
     add("--duration", type=duration_argument, metavar="TIME", help="stop creating pods after this")

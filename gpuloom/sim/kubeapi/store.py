@@ -141,15 +141,19 @@ class Store:
         namespace: str = "",
         options: WriteOptions = _PLAIN,
     ) -> Object:
-        """Unconditional unless the patch itself sets metadata.resourceVersion or metadata.uid."""
+        """Unconditional unless the patch itself sets metadata.resourceVersion (409) or metadata.uid (422)."""
         kind = self._resource(resource)
         current = self.entry(kind, name, namespace)
         patched = objects.copied(
             apply_patch(current.obj, Patch(objects.copied(patch.body), patch.content_type))
         )
         require_shape(kind, patched)
-        if (patched.get("metadata") or {}).get("name") != name:
+        metadata = patched.get("metadata") or {}
+        if metadata.get("name") != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
+        if metadata.get("uid") and metadata["uid"] != current.obj["metadata"]["uid"]:
+            problem = FieldProblem("metadata.uid", f'Invalid value: "{metadata["uid"]}": field is immutable')
+            raise invalid(kind.group, kind.kind, name, [problem])
         return self._write(kind, current, patched, options)
 
     def delete(

@@ -54,6 +54,7 @@ class Watch:
         self._first = first
         self._queue: deque[bytes] = deque()
         self._max_queued = max_queued
+        self._marked_version = request.since or 0
         self._ended = False
         self._wake = asyncio.Event()
 
@@ -65,7 +66,9 @@ class Watch:
             self._push(_event_line(event, *seen, self.request.representation))
 
     def bookmark(self, version: int) -> None:
-        if self.request.bookmarks:
+        """As long as nothing happens anywhere a real server is silent too."""
+        if self.request.bookmarks and version > self._marked_version:
+            self._marked_version = version
             self._push(_bookmark_line(self.request, version))
 
     def end(self) -> None:

@@ -1,14 +1,13 @@
-"""python -m gpuloom.sim.kubelet --api URL --machines DIR [--seed N] [--max-publish-delay 10s]"""
+"""python -m gpuloom.sim.kubelet (--api URL | --kubeconfig FILE) --machines DIR …"""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.command import CommandParser, duration_argument, run_command, url_argument
+from gpuloom.sim.command import CommandParser, add_api_arguments, api_access, duration_argument, run_command
 from gpuloom.sim.kubelet.host import Behaviour
 from gpuloom.sim.kubelet.process import KubeletProcess, KubeletSettings
 
@@ -19,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def run() -> None:
         clock = SystemClock()
-        async with KubeClient(KubeAccess(options.api), clock) as client:
+        async with KubeClient(api_access(options, clock), clock) as client:
             await KubeletProcess(client, settings, clock).run()
 
     return run_command("sim-kubelet", run)
@@ -29,9 +28,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         prog="python -m gpuloom.sim.kubelet", description="Simulated kubelets of all machines in a directory."
     )
-    parser.add_argument(
-        "--api", type=url_argument, required=True, help="address of the Kubernetes API, plain HTTP"
-    )
+    add_api_arguments(parser)
     parser.add_argument(
         "--machines", type=_directory, required=True, metavar="DIR", help="one directory per machine in it"
     )

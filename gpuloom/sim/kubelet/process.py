@@ -149,13 +149,11 @@ class KubeletProcess:
         hardware, faults, now = host.machine.hardware, host.machine.faults(), self._clock.now()
         node = self._nodes.get(host.node)
         if node is None:
-            wanted = node_object(hardware, faults, now)
             try:
-                await self._client.create(NODES, wanted)
+                await self._client.create(NODES, node_object(hardware, faults, now))
             except ConflictError:
-                return
-            # A real API server ignores the status of a Node that is being created by others than a kubelet.
-            await self._client.patch_status(NODES, host.node, None, {"status": wanted["status"]})
+                # Somebody was quicker; the informer shows that node before the next beat.
+                pass
             return
         labels = (node.get("metadata") or {}).get("labels") or {}
         missing = {name: value for name, value in node_labels(hardware).items() if name not in labels}

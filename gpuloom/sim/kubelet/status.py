@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuloom.kube.objects import JsonObject
-from gpuloom.kube.parse import format_micro_time, format_time, parse_time
+from gpuloom.kube.parse import format_micro_time, format_time, parse_time, quantity_value
 from gpuloom.model.node import NodeMode
 from gpuloom.names import LABEL_MODE, RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
 from gpuloom.sim.hardware import Hardware
@@ -113,9 +113,7 @@ def node_status_patch(
     """
     status = node.get("status") or {}
     capacity, allocatable = _resources(hardware, faults)
-    stale = any((status.get("capacity") or {}).get(name) != value for name, value in capacity.items()) or any(
-        (status.get("allocatable") or {}).get(name) != value for name, value in allocatable.items()
-    )
+    stale = _differs(status.get("capacity"), capacity) or _differs(status.get("allocatable"), allocatable)
     conditions = [condition for condition in status.get("conditions") or () if isinstance(condition, dict)]
     ready = next((condition for condition in conditions if condition.get("type") == "Ready"), {})
     if not stale and ready.get("status") == "True" and _age_s(ready, now) < STATUS_REFRESH_S:
@@ -124,6 +122,14 @@ def node_status_patch(
     others = [condition for condition in conditions if condition.get("type") != "Ready"]
     renewed = _ready_condition(format_time(now), since or format_time(now))
     return {"status": {"capacity": capacity, "allocatable": allocatable, "conditions": [*others, renewed]}}
+
+
+def _differs(shown: JsonObject | None, wanted: dict[str, str]) -> bool:
+    """By amount: the API shows 1024Gi as 1Ti, and a kubelet that minded would write at every heartbeat."""
+    return any(
+        quantity_value((shown or {}).get(name, "0")) != quantity_value(value)
+        for name, value in wanted.items()
+    )
 
 
 def lease_object(node: str, now: datetime) -> JsonObject:

@@ -1,4 +1,4 @@
-"""python -m gpuloom.sim.scheduler --api URL --extender URL [--ca FILE --cert FILE --key FILE] …"""
+"""python -m gpuloom.sim.scheduler (--api URL | --kubeconfig FILE) --extender URL …"""
 
 import sys
 from collections.abc import Sequence
@@ -6,10 +6,16 @@ from pathlib import Path
 
 from gpuloom.catalog import load_catalog
 from gpuloom.errors import InvalidRequestError
-from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.command import CommandParser, duration_argument, run_command, url_argument
+from gpuloom.sim.command import (
+    CommandParser,
+    add_api_arguments,
+    api_access,
+    duration_argument,
+    run_command,
+    url_argument,
+)
 from gpuloom.sim.scheduler.extender import ExtenderSettings, HttpExtender, client_tls
 from gpuloom.sim.scheduler.loop import SchedulerSettings
 from gpuloom.sim.scheduler.process import run_scheduler
@@ -33,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     async def run() -> None:
         clock = SystemClock()
         async with (
-            KubeClient(KubeAccess(options.api), clock) as client,
+            KubeClient(api_access(options, clock), clock) as client,
             HttpExtender(reach, clock) as extender,
         ):
             await run_scheduler(client, extender, settings, clock)
@@ -47,7 +53,7 @@ def _parser() -> CommandParser:
         description="A scheduler loop that calls an extender as kube-scheduler does.",
     )
     add = parser.add_argument
-    add("--api", type=url_argument, required=True, help="address of the Kubernetes API, plain HTTP")
+    add_api_arguments(parser)
     add("--extender", type=url_argument, required=True, metavar="URL", help="verbs are appended to it")
     add("--ca", type=Path, metavar="FILE", help="authority of the extender's certificate")
     add("--cert", type=Path, metavar="FILE", help="client certificate shown to the extender")

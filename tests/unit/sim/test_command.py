@@ -18,6 +18,8 @@ API = "http://127.0.0.1:9"
     [
         (kubelet, ["--api", API, "--machines", "/nowhere"], "'/nowhere' is not a directory"),
         (kubelet, ["--api", "127.0.0.1:80", "--machines", "/"], "is not an address"),
+        (kubelet, ["--machines", "/"], "one of the arguments --api --kubeconfig is required"),
+        (kubelet, ["--api", API, "--kubeconfig", "k", "--machines", "/"], "not allowed with argument --api"),
         (kubelet, ["--api", API, "--machines", "/", "--max-publish-delay", "soon"], "is not a duration"),
         (kubelet, ["--api", API, "--machines", "/", "--sead", "1"], "unrecognized arguments: --sead"),
         (scheduler, ["--api", API], "--extender"),
@@ -51,6 +53,18 @@ def test_a_directory_without_machines_is_one_clear_line(
 
     assert code == EXIT_FAILED
     assert capsys.readouterr().err == f"sim-kubelet: no machines in {tmp_path}\n"
+
+
+def test_a_kubeconfig_that_is_not_there_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuloom.sim.command.configure_logging", lambda *_: None)
+    absent = tmp_path / "kubeconfig"
+
+    code = kubelet(["--kubeconfig", str(absent), "--machines", str(tmp_path)])
+
+    assert code == EXIT_FAILED
+    assert capsys.readouterr().err == f"sim-kubelet: kubeconfig {absent}: no such file\n"
 
 
 def test_an_error_inside_a_task_group_is_told_too_but_a_bug_is_raised(

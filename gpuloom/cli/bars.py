@@ -1,0 +1,62 @@
+"""A GPU as a bar of text: how much is allocated by its fill, how busy it is by its colour. Pure."""
+
+from dataclasses import dataclass
+
+from rich.text import Text
+
+WIDE_CELLS = 4
+_EIGHTHS_ACROSS = " ▏▎▍▌▋▊▉█"
+_FREE = "·"
+_EIGHTHS_UP = f"{_FREE}▁▂▃▄▅▆▇█"
+_TRACK = "on grey23"
+_IDLE, _LOW, _BUSY = 0.05, 0.5, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`utilization_ratio` None: not known, which is shown as such and not as idle."""
+
+    allocated_ratio: float
+    utilization_ratio: float | None = None
+    unhealthy: bool = False
+    untrusted: bool = False
+
+
+def wide_bar(bar: Bar) -> Text:
+    """Always WIDE_CELLS wide."""
+    if bar.unhealthy or bar.untrusted:
+        return Text(_mark(bar) * WIDE_CELLS, _style(bar))
+    eighths = _eighths(bar.allocated_ratio, WIDE_CELLS * 8)
+    filled = "█" * (eighths // 8) + (_EIGHTHS_ACROSS[eighths % 8] if eighths % 8 else "")
+    return Text(filled.ljust(WIDE_CELLS, _FREE), f"{_style(bar)} {_TRACK}")
+
+
+def narrow_bar(bar: Bar) -> Text:
+    """One cell; a dot is a free GPU."""
+    if bar.unhealthy or bar.untrusted:
+        return Text(_mark(bar), _style(bar))
+    return Text(_EIGHTHS_UP[_eighths(bar.allocated_ratio, 8)], _style(bar))
+
+
+def _eighths(ratio: float, most: int) -> int:
+    """Whatever is in use shows, and only what is full looks full."""
+    rounded = round(min(1.0, max(0.0, ratio)) * most)
+    if 0 < ratio < 1:
+        return min(most - 1, max(1, rounded))
+    return rounded
+
+
+def _mark(bar: Bar) -> str:
+    return "x" if bar.unhealthy else "?"
+
+
+def _style(bar: Bar) -> str:
+    if bar.unhealthy or bar.untrusted:
+        return "bold red"
+    if bar.utilization_ratio is None:
+        return "white"
+    if bar.utilization_ratio < _IDLE:
+        return "blue"
+    if bar.utilization_ratio < _LOW:
+        return "green"
+    return "yellow" if bar.utilization_ratio < _BUSY else "red"

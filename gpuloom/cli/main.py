@@ -1,0 +1,102 @@
+"""The `gpuloom` command: its subcommands, and how every one of them fails.
+
+An expected failure is one line on stderr and an exit code; a traceback means that we made a mistake.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from gpuloom.cli import certs, exits, run, scheduler_config
+from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
+from gpuloom.runtime.metrics import package_version
+
+PROGRAM = "gpuloom"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its code."""
+    sys.exit(exit_code_of(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def exit_code_of(arguments: list[str]) -> int:
+    command = typer.main.get_command(build_app())
+    try:
+        # Not standalone: then usage errors come here, and are told in one line like all others.
+        code = command.main(arguments or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+    except typer.TyperException as error:
+        return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted", exits.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has enough of it.
+        return exits.FINE
+    except OSError as error:
+        return _complain(error, exits.NO)
+    except (GpuloomError, BaseExceptionGroup) as error:
+        known = list(_our_errors(error))
+        if not known:
+            raise
+        return _complain(known[0], code_of(known[0]))
+    return code if isinstance(code, int) else exits.FINE
+
+
+def build_app() -> typer.Typer:
+    app = typer.Typer(
+        name=PROGRAM, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+    )
+    app.callback()(about)
+    certs.register(app)
+    run.register(app)
+    scheduler_config.register(app)
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{PROGRAM} {package_version()}")
+        raise typer.Exit(exits.FINE)
+
+
+_Version = Annotated[
+    bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+]
+
+
+def about(version: _Version = False) -> None:
+    """GPULoom: places, slices, scales and prices GPU work on Kubernetes."""
+
+
+def code_of(error: GpuloomError) -> int:
+    if isinstance(error, InvalidRequestError):
+        return exits.USAGE
+    if isinstance(error, UnavailableError | DeadlineError | NotReadyError):
+        return exits.UNREACHABLE
+    return exits.NO
+
+
+def _our_errors(error: BaseException) -> Iterator[GpuloomError]:
+    if isinstance(error, GpuloomError):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _our_errors(part)
+
+
+def _usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else PROGRAM
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    sys.stderr.write(f"{path}: {exits.one_line(text)} (see {path} --help)\n")
+    return exits.USAGE
+
+
+def _complain(failure: Exception | str, code: int) -> int:
+    sys.stderr.write(f"{PROGRAM}: {exits.one_line(failure)}\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""A whole cluster on this machine, from an empty directory to running processes and back.
+
+async with open_mesh(MeshOptions(), Path("run"), clock) as mesh:
+    await mesh.start()
+"""
+
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuloom.runtime.clock import Clock
+from gpuloom.sim.audit import AuditReport, audit
+from gpuloom.sim.cluster import plan_machines
+from gpuloom.sim.mesh import (
+    MeshOptions,
+    MeshPlan,
+    MeshPlanner,
+    assign_ports,
+    clean_environment,
+    count_ports,
+    write_files,
+)
+from gpuloom.sim.ports import free_ports
+from gpuloom.sim.run_directory import open_run_directory
+from gpuloom.sim.supervisor import Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedMesh:
+    plan: MeshPlan
+    supervisor: Supervisor
+
+    async def start(self) -> None:
+        """Raise StartError if a process can't be started."""
+        await self.supervisor.start(self.plan.stages)
+
+    def audit(self) -> AuditReport:
+        """What the simulated kubelets recorded, judged without asking the product."""
+        return audit(self.plan.directory.machines)
+
+
+@asynccontextmanager
+async def open_mesh(options: MeshOptions, directory: Path, clock: Clock) -> AsyncIterator[EmbeddedMesh]:
+    """Everything on disk is made anew. Raise InvalidRequestError or ConflictError if it can't be there."""
+    machines = plan_machines(options.nodes, options.seed)
+    nodes = [machine.node for machine in machines]
+    with open_run_directory(directory, nodes) as run_directory:
+        ports = assign_ports(nodes, free_ports(count_ports(nodes), random.Random()))
+        environment = clean_environment(os.environ)
+        plan = MeshPlanner(options, run_directory, machines, ports, environment, clock).plan()
+        write_files(plan, clock)
+        async with Supervisor(clock, keep_open=(run_directory.lock_descriptor,)) as supervisor:
+            yield EmbeddedMesh(plan, supervisor)

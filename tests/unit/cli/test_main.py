@@ -1,0 +1,71 @@
+"""How the command as a whole behaves: usage, versions, errors and exit codes."""
+
+import pytest
+
+from gpuloom.cli import main as cli
+from gpuloom.cli.exits import one_line
+from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, UnavailableError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "--gpus", "3"], "gpuloom run: No such option: --gpus"),
+        (["run", "--nodes", "many"], "must be a whole number from 1 to 1000, not 'many'"),
+        (["run", "--nodes", "1001"], "must be a whole number from 1 to 1000, not '1001'"),
+        (["run", "--seed", "-1"], "must be a whole number from 0"),
+        (["run", "--duration", "0s"], "must be a positive duration"),
+        (["run", "--rate", "none"], "must be a whole number from 1 to 60000"),
+        (["run", "--output", "xml"], "'xml' is not one of 'text', 'json'"),
+        (["run", "now"], "unexpected extra argument"),
+        (["walk"], "gpuloom: No such command 'walk'"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exit_code_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.exit_code_of(arguments)
+
+    said = capsys.readouterr().err
+    assert code == 2
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+def test_help_and_version_are_fine(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = [cli.exit_code_of(arguments) for arguments in ([], ["--help"], ["run", "--help"], ["--version"])]
+
+    said = capsys.readouterr().out
+    assert codes == [0, 0, 0, 0]
+    assert "--headless" in said
+    assert "gpuloom 0." in said
+
+
+def test_a_directory_of_somebody_else_is_a_usage_error(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path_factory.mktemp("theirs")
+    (directory / "file").touch()
+
+    code = cli.exit_code_of(["run", "--dir", str(directory)])
+
+    assert code == 2
+    assert capsys.readouterr().err.startswith(f"gpuloom run: {directory} is not empty")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequestError("x"), 2),
+        (UnavailableError("x"), 3),
+        (ConflictError("x"), 1),
+    ],
+)
+def test_an_error_has_the_exit_code_of_its_kind(error: GpuloomError, code: int) -> None:
+    assert cli.code_of(error) == code
+
+
+def test_a_failure_is_one_line_whatever_is_in_it() -> None:
+    assert one_line(ConflictError("one\n  two")) == "one two"
+    assert one_line(FileNotFoundError(2, "No such file", "a.txt")) == "No such file: a.txt"
+    assert one_line(ValueError()) == "ValueError"
