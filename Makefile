@@ -7,7 +7,7 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real lint format proto proto-check constraints clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster lint format proto proto-check constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -16,10 +16,19 @@ run: $(VENV)/.run-ready ## the whole mesh on simulated GPUs; ARGS="--nodes 100 -
 	@$(BIN)/gpuloom run $(ARGS)
 
 test: $(VENV)/.dev-ready ## unit, contract, mesh and scenario tests; needs only Python
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not real" -q $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not real" -q $(ARGS)
 
 test-real: $(VENV)/.dev-ready ## tests that need more than Python; says which parts ran
 	@tests/real.sh "$(BIN)" $(ARGS)
+
+test-soak: $(VENV)/.dev-ready ## the cluster tests at full length; GPULOOM_CLUSTER_NODES and GPULOOM_CLUSTER_PODS set it
+	@GPULOOM_CLUSTER_NODES=$${GPULOOM_CLUSTER_NODES:-50} GPULOOM_CLUSTER_PODS=$${GPULOOM_CLUSTER_PODS:-200} $(BIN)/pytest -q -m real tests/cluster $(ARGS)
+
+kube-assets: $(VENV)/.dev-ready ## build pinned Kubernetes programs for the cluster tests from Go modules (once)
+	@$(BIN)/python -m tests.cluster.assets.build $(ARGS)
+
+bench-cluster: $(VENV)/.dev-ready ## pods/s of a bare kube-scheduler, a do-nothing extender and ours, in one run
+	@$(BIN)/python -m tests.bench.cluster $(ARGS)
 
 lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf
 	@$(BIN)/ruff check .

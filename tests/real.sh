@@ -38,7 +38,7 @@ on_newer_python() { # interpreter
   local venv=.cache/venv-3.13
   [ -x "$venv/bin/python" ] || "$1" -m venv "$venv" || return 1
   "$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || return 1
-  "$venv/bin/pytest" -q -n 2 --dist loadgroup -m "not real" tests/unit tests/contract tests/mesh
+  "$venv/bin/pytest" -q -n 2 --dist loadfile -m "not real" tests/unit tests/contract tests/mesh
 }
 
 a_run() { # the product as a newcomer starts it
@@ -55,6 +55,19 @@ if [ -n "${GPULOOM_DATA:-}" ]; then
   part "recorded calls of kube-scheduler" "$bin/pytest" -q tests/unit/scheduler_extender/test_recorded_calls.py "$@"
 else
   absent "recorded calls of kube-scheduler" "GPULOOM_DATA is not set"
+fi
+
+cluster_programs() { # where the Kubernetes programs are, or nothing
+  "$bin/python" -c 'import os; from tests.cluster.binaries import find_binaries; find_binaries(os.environ)' 2>/dev/null
+}
+
+if cluster_programs || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
+  part "contract suite on a real API server" "$bin/pytest" -q -m real tests/contract "$@"
+  part "real control plane: accounts, configuration, end to end with kube-scheduler" \
+    "$bin/pytest" -q -m real tests/cluster --ignore tests/cluster/nodes --ignore tests/cluster/test_real_nodes.py "$@"
+  part "real nodes: kubelet and containerd" "$bin/pytest" -q -m real tests/cluster/nodes tests/cluster/test_real_nodes.py "$@"
+else
+  absent "the tests on a real Kubernetes cluster" "no programs; run make kube-assets ARGS=--nodes, or set KUBE_ASSETS"
 fi
 
 echo "--- real parts"

@@ -3,6 +3,7 @@
 Callers catch the errors of `gpuloom.errors`; the subclasses here are for those who must tell apart.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,8 @@ def error_from_status(
         return _too_many_requests(text, status, retry_after_s)
     if code == 409:
         return AlreadyExistsError(text) if reason == "AlreadyExists" else ConflictError(text)
+    if code == 422 and _is_of_namesake(status):
+        return ConflictError(text)
     if code >= 500:
         return DeadlineError(text) if code == 504 else UnavailableError(text)
     return _BY_CODE.get(code, InvalidRequestError)(text)
@@ -89,6 +92,11 @@ _BY_CODE: dict[int, type[GpuloomError]] = {
 }
 
 
+def _is_of_namesake(status: dict[str, Any]) -> bool:
+    """A patch that names another UID is refused as if it wanted to change it, not as a precondition."""
+    return any(isinstance(cause, dict) and cause.get("field") == "metadata.uid" for cause in _causes(status))
+
+
 def _too_many_requests(
     text: str, status: dict[str, Any], retry_after_s: float | None
 ) -> TooManyRequestsError:
@@ -98,10 +106,16 @@ def _too_many_requests(
     if retry_after_s is None and isinstance(told_s, int | float) and told_s > 0:
         retry_after_s = float(told_s)
     # API priority and fairness answers 429 as well; only this cause says that a budget is in the way.
-    causes = details.get("causes") or ()
+    causes = _causes(status)
     if any(isinstance(cause, dict) and cause.get("reason") == "DisruptionBudget" for cause in causes):
         return DisruptionBudgetError(text, retry_after_s)
     return TooManyRequestsError(text, retry_after_s)
+
+
+def _causes(status: dict[str, Any]) -> Sequence[Any]:
+    details = status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return causes if isinstance(causes, list) else ()
 
 
 def _text(call: Call, code: int, reason: str, message: str) -> str:

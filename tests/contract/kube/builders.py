@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpuloom.kube.client import KubeClient
+from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NAMESPACES
 
@@ -10,7 +11,11 @@ NAMESPACE = "contract"
 
 
 async def ensure_namespace(client: KubeClient) -> None:
-    await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    """A real API server is cleared between tests, but keeps its namespaces."""
+    try:
+        await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    except AlreadyExistsError:
+        return
 
 
 def a_pod(name: str, **metadata: Any) -> JsonObject:

@@ -1,4 +1,4 @@
-"""The APIs that every test of this folder runs against. A real API server joins by one more parameter."""
+"""The APIs that every test of this folder runs against: the simulated one and a real API server."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,6 +11,10 @@ from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.kubeapi import SimKubeApi
+from tests.cluster.contract_api import real_api
+from tests.cluster.shared import shared_control_plane
+
+__all__ = ["client", "kube_api", "shared_control_plane"]
 
 TOKEN = "contract-token"
 
@@ -54,13 +58,15 @@ async def simulated() -> AsyncIterator[KubeApiUnderTest]:
         yield SimulatedApi(api)
 
 
-def start(kind: str) -> AbstractAsyncContextManager[KubeApiUnderTest]:
-    return {"simulated": simulated}[kind]()
+def start(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[KubeApiUnderTest]:
+    if request.param == "simulated":
+        return simulated()
+    return real_api(request.getfixturevalue("shared_control_plane"))
 
 
-@pytest.fixture(params=["simulated"])
+@pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.real)])
 async def kube_api(request: pytest.FixtureRequest) -> AsyncIterator[KubeApiUnderTest]:
-    async with start(request.param) as api:
+    async with start(request) as api:
         yield api
 
 

@@ -80,6 +80,45 @@ async def test_a_patch_of_an_old_version_is_refused(client: KubeClient) -> None:
     assert (await client.get(CONFIGMAPS, "c", NAMESPACE))["data"] == {"a": "1"}
 
 
+async def test_a_patch_meant_for_a_namesake_is_refused(client: KubeClient) -> None:
+    await client.create(PODS, a_pod("p"))
+
+    with pytest.raises(ConflictError):
+        await client.patch(PODS, "p", NAMESPACE, {"metadata": {"uid": "another", "labels": {"a": "b"}}})
+    with pytest.raises(ConflictError):
+        await client.patch_status(
+            PODS, "p", NAMESPACE, {"metadata": {"uid": "another"}, "status": {"phase": "Failed"}}
+        )
+
+    pod = await client.get(PODS, "p", NAMESPACE)
+    assert "labels" not in pod["metadata"]
+    assert pod["status"]["phase"] == "Pending"
+
+
+async def test_a_node_is_created_with_its_status_and_a_pod_without(client: KubeClient) -> None:
+    node = await client.create(NODES, a_node("n"))
+    pod = await client.create(PODS, {**a_pod("p"), "status": {"phase": "Running"}})
+
+    assert node["status"]["capacity"] == {"nvidia.com/gpu": "8"}
+    assert pod["status"]["phase"] == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        *(("8", "8"), ("500", "500"), ("1000", "1k"), ("1500", "1500"), ("64000", "64k"), ("0", "0")),
+        *(("2000m", "2"), ("1500m", "1500m"), ("0.5", "500m"), ("1e3", "1e3"), ("1E", "1E")),
+        *(("1024Gi", "1Ti"), ("1536Mi", "1536Mi"), ("1.5Gi", "1536Mi"), ("512Ki", "512Ki"), ("0Gi", "0")),
+    ],
+)
+async def test_an_amount_is_shown_in_its_shortest_form(client: KubeClient, given: str, shown: str) -> None:
+    node = {"metadata": {"name": "n"}, "status": {"capacity": {"memory": given}}}
+
+    created = await client.create(NODES, node)
+
+    assert created["status"]["capacity"] == {"memory": shown}
+
+
 async def test_a_status_patch_leaves_the_spec_alone_and_the_other_way_round(client: KubeClient) -> None:
     await client.create(NODES, a_node("n"))
 

@@ -64,3 +64,10 @@ def test_an_answer_without_a_status_still_says_what_failed() -> None:
 
 def test_a_long_message_is_cut() -> None:
     assert len(str(error_from_status(CALL, 422, {"message": "x" * 5000}))) == 300
+
+
+def test_a_patch_that_names_another_uid_is_a_conflict_and_not_a_mistake() -> None:
+    cause = {"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}
+    status = {"reason": "Invalid", "message": "because", "details": {"causes": [cause]}}
+
+    assert type(error_from_status(CALL, 422, status)) is ConflictError

@@ -1,0 +1,6 @@
+//go:build tools
+
+// Package tools names the program that this module is for, so that go.mod and go.sum keep what it needs.
+package tools
+
+import _ "go.etcd.io/etcd/server/v3/etcdmain"

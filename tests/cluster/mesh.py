@@ -1,0 +1,230 @@
+"""Our services, and simulated kubelets, as processes beside a real control plane.
+
+Every service runs under its own service account with the rules of deploy/rbac, nothing more; the kubelets
+stand for the cluster's own and run as its administrator.
+"""
+
+import os
+import random
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from gpuloom.cli.scheduler_config import (
+    OWN_SCHEDULER,
+    SchedulerConfigOptions,
+    TlsPaths,
+    render_scheduler_config,
+)
+from gpuloom.errors import GpuloomError
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.resources import NODES
+from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
+from gpuloom.runtime.clock import Clock
+from gpuloom.sim.audit import AuditReport, audit
+from gpuloom.sim.child_process import Probe, ProcessSpec
+from gpuloom.sim.cluster import create_machines
+from gpuloom.sim.hardware import MachineSpec
+from gpuloom.sim.load import Faults
+from gpuloom.sim.machine import Machine
+from gpuloom.sim.mesh import clean_environment
+from gpuloom.sim.ports import HOST, free_ports
+from gpuloom.sim.probes import answers_ok
+from gpuloom.sim.supervisor import Supervisor
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.shared import DEPLOY
+
+NAMESPACE = "gpuloom-system"
+ACCOUNTS = ("node-agent", "discovery", "scheduler-extender", "scheduler")
+MAX_PUBLISH_DELAY_S = 3.0
+
+
+@dataclass(frozen=True)
+class MeshOptions:
+    """`faults` are there before anything looks at the machines; by node."""
+
+    scheduler_name: str = OWN_SCHEDULER
+    faults: Mapping[str, Faults] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MeshPorts:
+    extender_https: int
+    extender_grpc: int
+    extender_http: int
+    discovery_grpc: int
+    discovery_http: int
+    fleet_http: int
+
+
+@dataclass(frozen=True)
+class MeshLayout:
+    """What the processes are told."""
+
+    directory: Path
+    logs: Path
+    admin: Path
+    accounts: Mapping[str, Path]
+    """Kubeconfigs by service account."""
+    nodes: tuple[str, ...]
+    ports: MeshPorts
+    clock: Clock
+
+    @property
+    def machines(self) -> Path:
+        return self.directory / "machines"
+
+    @property
+    def certificates(self) -> Path:
+        return self.directory / "certificates"
+
+    @property
+    def agents_file(self) -> Path:
+        return self.directory / "agents.json"
+
+    def kubelets(self, ready: Probe) -> ProcessSpec:
+        arguments = (
+            *("--kubeconfig", str(self.admin), "--machines", str(self.machines)),
+            *("--max-publish-delay", f"{MAX_PUBLISH_DELAY_S:g}s"),
+        )
+        return self._spec("kubelets", ("gpuloom.sim.kubelet", *arguments), {}, ready)
+
+    def fleet(self) -> ProcessSpec:
+        settings = {
+            "GPULOOM_FLEET_MACHINES_DIR": str(self.machines),
+            "GPULOOM_FLEET_NODES": ",".join(self.nodes),
+            "GPULOOM_AGENTS_FILE": str(self.agents_file),
+        }
+        return self._service("agents", "services.node_agent.fleet", settings, self.ports.fleet_http)
+
+    def discovery(self) -> ProcessSpec:
+        settings = {
+            "GPULOOM_AGENTS_FILE": str(self.agents_file),
+            "GPULOOM_GRPC_PORT": str(self.ports.discovery_grpc),
+        }
+        return self._service("discovery", "services.discovery", settings, self.ports.discovery_http)
+
+    def extender(self) -> ProcessSpec:
+        settings = {
+            "GPULOOM_EXTENDER_HOST": HOST,
+            "GPULOOM_EXTENDER_PORT": str(self.ports.extender_https),
+            "GPULOOM_DISCOVERY_ADDRESS": f"{HOST}:{self.ports.discovery_grpc}",
+            "GPULOOM_GRPC_PORT": str(self.ports.extender_grpc),
+        }
+        return self._service("extender", "services.scheduler_extender", settings, self.ports.extender_http)
+
+    def scheduler_config(self, scheduler_name: str) -> str:
+        files = tls_files(self.certificates, "kube_scheduler")
+        return render_scheduler_config(
+            SchedulerConfigOptions(
+                extender_url=f"https://{HOST}:{self.ports.extender_https}",
+                tls=TlsPaths(str(files.cert_file), str(files.key_file), str(files.ca_file)),
+                kubeconfig=str(self.accounts["scheduler"]),
+                scheduler_name=scheduler_name,
+            )
+        )
+
+    def _service(self, name: str, module: str, settings: Mapping[str, str], http_port: int) -> ProcessSpec:
+        identity = module.split(".")[1]
+        files = tls_files(self.certificates, identity)
+        environment = {
+            "GPULOOM_KUBECONFIG": str(self.accounts[identity.replace("_", "-")]),
+            "GPULOOM_TLS_CERT_FILE": str(files.cert_file),
+            "GPULOOM_TLS_KEY_FILE": str(files.key_file),
+            "GPULOOM_TLS_CA_FILE": str(files.ca_file),
+            "GPULOOM_GRPC_HOST": HOST,
+            "GPULOOM_HTTP_HOST": HOST,
+            "GPULOOM_HTTP_PORT": str(http_port),
+            **settings,
+        }
+        ready = answers_ok(f"http://{HOST}:{http_port}/readyz", self.clock)
+        return self._spec(name, (module,), environment, ready)
+
+    def _spec(
+        self, name: str, command: tuple[str, ...], settings: Mapping[str, str], ready: Probe
+    ) -> ProcessSpec:
+        return ProcessSpec(
+            name=name,
+            argv=(sys.executable, "-P", "-m", *command),
+            log_path=self.logs / f"{name}.log",
+            environment={**clean_environment(os.environ), **settings},
+            working_dir=self.directory,
+            ready=ready,
+        )
+
+
+@dataclass(frozen=True)
+class Mesh:
+    layout: MeshLayout
+    supervisor: Supervisor
+
+    def machine(self, node: str) -> Machine:
+        """For its faults; its kubelet and agent look at them live."""
+        return Machine.open(self.layout.machines / node)
+
+    def denied_calls(self) -> list[str]:
+        """What a service tried and its account was not allowed to do."""
+        lines = [
+            line
+            for name in ("agents", "discovery", "extender")
+            for line in (self.layout.logs / f"{name}.log").read_text(encoding="utf-8").splitlines()
+        ]
+        return [line for line in lines if "answered 403" in line]
+
+    def audit(self) -> AuditReport:
+        """What the kubelets recorded, judged without asking the product."""
+        return audit(self.layout.machines)
+
+
+@asynccontextmanager
+async def open_mesh(
+    plane: ControlPlane, machines: Sequence[MachineSpec], clock: Clock, options: MeshOptions | None = None
+) -> AsyncIterator[Mesh]:
+    """Everything runs and is ready. Raise StartError if a process does not come up."""
+    options = options or MeshOptions()
+    await plane.apply(DEPLOY / "rbac")
+    accounts = {name: await plane.service_account_kubeconfig(NAMESPACE, name) for name in ACCOUNTS}
+    # A short path of its own: the kubelets' sockets lie in it, and such a path may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="gpuloom-") as directory:
+        nodes = tuple(machine.node for machine in machines)
+        chosen = free_ports(6 + len(nodes), random.Random())
+        layout = MeshLayout(
+            directory=Path(directory),
+            logs=plane.directory / "logs",
+            admin=plane.admin_kubeconfig,
+            accounts=accounts,
+            nodes=nodes,
+            ports=MeshPorts(*chosen[:6]),
+            clock=clock,
+        )
+        _write_files(layout, machines, chosen[6:])
+        for node, faults in options.faults.items():
+            Machine.open(layout.machines / node).write_faults(faults)
+        async with Supervisor(clock) as supervisor, plane.client() as client:
+            kubelets = layout.kubelets(_nodes_are_there(client, len(nodes)))
+            stages = [[kubelets, layout.fleet()], [layout.discovery(), layout.extender()]]
+            await supervisor.start(stages)
+            await plane.start_scheduler(layout.scheduler_config(options.scheduler_name))
+            yield Mesh(layout, supervisor)
+
+
+def _write_files(layout: MeshLayout, machines: Sequence[MachineSpec], agent_ports: Sequence[int]) -> None:
+    issue_development_certificates(layout.certificates, CertificateOrder(), layout.clock)
+    create_machines(layout.machines, machines)
+    addresses = {node: f"{HOST}:{port}" for node, port in zip(layout.nodes, agent_ports, strict=True)}
+    layout.agents_file.write_bytes(orjson.dumps(addresses))
+
+
+def _nodes_are_there(client: KubeClient, count: int) -> Probe:
+    async def probe() -> bool:
+        try:
+            return len((await client.list(NODES, timeout_s=2.0)).items) >= count
+        except GpuloomError:
+            return False
+
+    return probe

@@ -1,0 +1,52 @@
+"""One control plane for many tests, which leave it as they found it.
+
+A conftest imports the fixture; it starts with the first test that asks for it.
+"""
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuloom.kube.client import KubeClient
+from gpuloom.runtime.clock import SystemClock
+from tests.cluster.background import BackgroundLoop
+from tests.cluster.binaries import require_binaries
+from tests.cluster.control_plane import ControlPlane, open_control_plane
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+@dataclass(frozen=True)
+class SharedControlPlane:
+    """Its processes belong to a loop of their own; clients belong to the test's."""
+
+    plane: ControlPlane
+    background: BackgroundLoop
+
+    def client(self, kubeconfig: Path | None = None) -> KubeClient:
+        return self.plane.client(kubeconfig)
+
+    async def restart_api_server(self) -> None:
+        await self.background.run_from_loop(self.plane.restart_api_server())
+
+
+@pytest.fixture(scope="session")
+def shared_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedControlPlane]:
+    """With the accounts and rules of deploy/rbac."""
+    binaries = require_binaries()
+    directory = tmp_path_factory.mktemp("control-plane")
+    stack = AsyncExitStack()
+
+    async def start() -> ControlPlane:
+        plane = await stack.enter_async_context(open_control_plane(binaries, directory, SystemClock()))
+        await plane.apply(DEPLOY / "rbac")
+        return plane
+
+    with BackgroundLoop() as background:
+        try:
+            yield SharedControlPlane(background.run(start()), background)
+        finally:
+            background.run(stack.aclose())

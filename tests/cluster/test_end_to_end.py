@@ -1,0 +1,145 @@
+"""GPU pods on a real control plane: real kube-scheduler, our services, simulated kubelets and GPUs.
+
+GPULOOM_CLUSTER_NODES and GPULOOM_CLUSTER_PODS make the run larger.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gpuloom.catalog import load_catalog
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.objects import JsonObject, key_of, metadata_of, resource_version_of, uid_of
+from gpuloom.kube.resources import NODES, PODS
+from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.node import NodeMode
+from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, RESOURCE_GPU_MILLI
+from gpuloom.runtime.clock import SystemClock, deadline
+from gpuloom.sim.cluster import plan_machines
+from gpuloom.sim.hardware import assemble
+from gpuloom.sim.load import Faults, GpuFault
+from tests.cluster.binaries import Binaries
+from tests.cluster.control_plane import open_control_plane
+from tests.cluster.gpu_pods import (
+    NAMESPACE,
+    a_gpu_pod,
+    a_mix,
+    all_pods,
+    create_all,
+    create_namespace,
+    has_started,
+    is_bound,
+    unbelievable,
+)
+from tests.cluster.mesh import MeshOptions, open_mesh
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+CLOCK = SystemClock()
+NODE_COUNT = int(os.environ.get("GPULOOM_CLUSTER_NODES", "20"))
+POD_COUNT = int(os.environ.get("GPULOOM_CLUSTER_PODS", "60"))
+WAKE_LIMIT_S = 15.0
+
+
+async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> float:
+    """How long it took until it held. Raise TimeoutError."""
+    started_s = CLOCK.monotonic()
+    async with deadline(CLOCK, within_s):
+        while not await holds():
+            await CLOCK.sleep(0.05)
+    return CLOCK.monotonic() - started_s
+
+
+async def node_uids(client: KubeClient) -> dict[str, str]:
+    return {key_of(node)[1]: uid_of(node) for node in (await client.list(NODES)).items}
+
+
+async def test_every_pod_gets_its_own_gpus_also_when_the_extender_is_killed(
+    binaries: Binaries, tmp_path: Path
+) -> None:
+    machines = plan_machines(NODE_COUNT, seed=4)
+    async with (
+        open_control_plane(binaries, tmp_path / "plane", CLOCK) as plane,
+        open_mesh(plane, machines, CLOCK) as mesh,
+        plane.client() as client,
+    ):
+        await create_namespace(client)
+
+        async def bound() -> int:
+            return sum(map(is_bound, await all_pods(client)))
+
+        async def a_quarter_is_bound() -> bool:
+            return await bound() >= POD_COUNT // 4
+
+        async def all_have_started() -> bool:
+            pods = await all_pods(client)
+            return len(pods) == POD_COUNT and all(map(has_started, pods))
+
+        await create_all(client, a_mix(POD_COUNT))
+        await until(a_quarter_is_bound, within_s=60)
+        mesh.supervisor.kill("extender")
+        bound_at_the_kill = await bound()
+        await until(all_have_started, within_s=60 + POD_COUNT)
+
+        pods, report = await all_pods(client), mesh.audit()
+        assert bound_at_the_kill < POD_COUNT
+        assert mesh.supervisor.restarts("extender") == 1
+        assert unbelievable(pods, await node_uids(client)) == {}
+        assert report.findings == ()
+        assert report.refusals == ()
+        assert report.starts == POD_COUNT
+        assert mesh.denied_calls() == []
+        modes = {machine.node: machine.mode for machine in machines}
+        assert {modes[pod["spec"]["nodeName"]] for pod in pods} == {NodeMode.NVIDIA, NodeMode.GPULOOM}
+
+
+async def test_a_pod_that_only_the_extender_refused_is_bound_soon_after_the_cause_has_gone(
+    binaries: Binaries, tmp_path: Path
+) -> None:
+    machine = next(spec for spec in plan_machines(4, seed=4) if spec.mode is NodeMode.GPULOOM)
+    broken = GpuFault(GpuHealth.UNHEALTHY, "XID 79")
+    faults = Faults(gpus={gpu.uuid: broken for gpu in assemble(machine, load_catalog()).gpus})
+    async with (
+        open_control_plane(binaries, tmp_path / "plane", CLOCK) as plane,
+        open_mesh(plane, [machine], CLOCK, MeshOptions(faults={machine.node: faults})) as mesh,
+        plane.client() as client,
+    ):
+        await create_namespace(client)
+        await client.create(PODS, a_gpu_pod("first", {RESOURCE_GPU_MILLI: "1000"}))
+        await until(lambda: is_refused(client, "first"), within_s=30)
+        # Its back-off of a second passes: from here on only an event of the cluster wakes it.
+        await CLOCK.sleep(3.0)
+        before = await client.get(NODES, machine.node)
+        assert not is_bound(await client.get(PODS, "first", NAMESPACE))
+
+        mesh.machine(machine.node).write_faults(Faults())
+
+        async def first_is_bound() -> bool:
+            return is_bound(await client.get(PODS, "first", NAMESPACE))
+
+        took_s = await until(first_is_bound, within_s=60)
+        after = await client.get(NODES, machine.node)
+        assert took_s < WAKE_LIMIT_S
+        assert ANNOTATION_CAPACITY_EPOCH in metadata_of(after)["annotations"]
+        assert resource_version_of(after) != resource_version_of(before)
+        assert without_wake_up(after) == without_wake_up(before)
+        assert unbelievable(await all_pods(client), await node_uids(client)) == {}
+        assert mesh.denied_calls() == []
+
+
+async def is_refused(client: KubeClient, name: str) -> bool:
+    pod = await client.get(PODS, name, NAMESPACE)
+    conditions = pod["status"].get("conditions") or ()
+    return any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
+
+
+def without_wake_up(node: JsonObject) -> JsonObject:
+    """The node without what a wake-up changes: there was no other event."""
+    metadata = {
+        key: value
+        for key, value in metadata_of(node).items()
+        if key not in ("annotations", "resourceVersion", "managedFields")
+    }
+    return {"metadata": metadata, "spec": node["spec"], "status": node["status"]}

@@ -1,0 +1,161 @@
+"""Every service account can do what its service does, and nothing beyond it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from gpuloom.errors import NotAllowedError
+from gpuloom.kube.client import KubeClient, PodBinding
+from gpuloom.kube.listing import Selection
+from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
+from gpuloom.kube.resources import LEASES, NODES, PODS, Resource
+from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, ANNOTATION_EPOCH
+from gpuloom.runtime.clock import SystemClock, deadline
+from tests.cluster.fake_nodes import FakeNode, create_nodes
+from tests.cluster.shared import SharedControlPlane
+
+pytestmark = pytest.mark.real
+
+NAMESPACE = "gpuloom-system"
+CLOCK = SystemClock()
+REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False)
+
+Right = tuple[str, str]
+"""Verb and resource: `group:plural/subresource`, without the parts that it does not have."""
+
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+RESOURCES = (
+    *("nodes", "nodes/status", "nodes/proxy"),
+    *("pods", "pods/status", "pods/binding", "pods/eviction", "pods/exec", "pods/log"),
+    *("secrets", "configmaps", "serviceaccounts", "serviceaccounts/token", "events", "namespaces"),
+    *("coordination.k8s.io:leases", "policy:poddisruptionbudgets", "apps:deployments"),
+    *("rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings"),
+)
+
+EXPECTED: dict[str, set[Right]] = {
+    "node-agent": {(verb, resource) for verb in ("list", "watch") for resource in ("nodes", "pods")},
+    "discovery": {("list", "nodes"), ("watch", "nodes")},
+    "scheduler-extender": {
+        *((verb, "pods") for verb in ("get", "list", "watch", "patch")),
+        *((verb, "nodes") for verb in ("list", "watch", "patch")),
+        ("create", "pods/binding"),
+    },
+}
+
+
+async def may(client: KubeClient, verb: str, resource: str, namespace: str = "") -> bool:
+    group, _, plural = resource.rpartition(":")
+    plural, _, subresource = plural.partition("/")
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "subresource": subresource,
+        "namespace": namespace,
+    }
+    review = {"metadata": {}, "spec": {"resourceAttributes": attributes}}
+    return bool((await client.create(REVIEWS, review))["status"]["allowed"])
+
+
+async def rights(client: KubeClient) -> set[Right]:
+    asked = [(verb, resource) for resource in RESOURCES for verb in VERBS]
+    answers = await asyncio.gather(*(may(client, verb, resource) for verb, resource in asked))
+    return {right for right, allowed in zip(asked, answers, strict=True) if allowed}
+
+
+async def as_account(shared: SharedControlPlane, name: str) -> KubeClient:
+    return shared.client(await shared.plane.service_account_kubeconfig(NAMESPACE, name))
+
+
+@pytest.fixture
+async def pod(shared_control_plane: SharedControlPlane) -> AsyncIterator[JsonObject]:
+    async with shared_control_plane.client() as admin:
+        await create_nodes(admin, [FakeNode("rbac-node", {"nvidia.com/gpu": "8"})])
+        manifest = {
+            "metadata": {"namespace": NAMESPACE, "name": "p"},
+            "spec": {"containers": [{"name": "main", "image": "registry.example.com/work:1"}]},
+        }
+        yield await admin.create(PODS, manifest)
+        await admin.delete(PODS, "p", NAMESPACE)
+        await admin.delete(NODES, "rbac-node")
+
+
+@pytest.mark.parametrize("account", EXPECTED)
+async def test_an_account_has_exactly_the_rights_of_its_service(
+    shared_control_plane: SharedControlPlane, account: str
+) -> None:
+    async with await as_account(shared_control_plane, account) as client:
+        assert await rights(client) == EXPECTED[account]
+
+
+async def test_the_agent_reads_its_node_and_its_pods_and_writes_neither(
+    shared_control_plane: SharedControlPlane, pod: JsonObject
+) -> None:
+    mine = Selection(field_selector="metadata.name=rbac-node")
+    async with await as_account(shared_control_plane, "node-agent") as client:
+        listing = await client.list(NODES, mine)
+        await client.list(PODS, Selection(field_selector="spec.nodeName=rbac-node"))
+        async with shared_control_plane.client() as admin:
+            await admin.patch(NODES, "rbac-node", None, {"metadata": {"labels": {"seen": "yes"}}})
+        async with (
+            deadline(CLOCK, 10.0),
+            aclosing(client.watch(NODES, listing.resource_version, mine)) as events,
+        ):
+            event = await anext(events)
+
+        assert event.object["metadata"]["labels"]["seen"] == "yes"
+        with pytest.raises(NotAllowedError):
+            await client.patch(NODES, "rbac-node", None, {"metadata": {"labels": {"seen": "no"}}})
+        with pytest.raises(NotAllowedError):
+            await client.patch(PODS, "p", NAMESPACE, {"metadata": {"annotations": {"a": "b"}}})
+
+
+async def test_discovery_reads_nodes_and_no_pods(
+    shared_control_plane: SharedControlPlane, pod: JsonObject
+) -> None:
+    async with await as_account(shared_control_plane, "discovery") as client:
+        assert (await client.list(NODES)).items
+        with pytest.raises(NotAllowedError):
+            await client.list(PODS)
+
+
+async def test_the_extender_stamps_binds_and_wakes_but_deletes_nothing(
+    shared_control_plane: SharedControlPlane, pod: JsonObject
+) -> None:
+    async with await as_account(shared_control_plane, "scheduler-extender") as client:
+        stamp = {"metadata": {"uid": uid_of(pod), "annotations": {ANNOTATION_EPOCH: "1"}}}
+        stamped = await client.patch(PODS, "p", NAMESPACE, stamp)
+        wake = {"metadata": {"annotations": {ANNOTATION_CAPACITY_EPOCH: "1"}}}
+        await client.patch(NODES, "rbac-node", None, wake)
+        await client.bind(PodBinding(NAMESPACE, "p", "rbac-node", uid_of(pod), resource_version_of(stamped)))
+
+        assert (await client.get(PODS, "p", NAMESPACE))["spec"]["nodeName"] == "rbac-node"
+        with pytest.raises(NotAllowedError):
+            await client.delete(PODS, "p", NAMESPACE)
+        with pytest.raises(NotAllowedError):
+            await client.evict(NAMESPACE, "p")
+        with pytest.raises(NotAllowedError):
+            await client.patch_status(NODES, "rbac-node", None, {"status": {"capacity": {"cpu": "1"}}})
+
+
+async def test_our_scheduler_keeps_its_own_lease_and_can_not_take_anothers(
+    shared_control_plane: SharedControlPlane,
+) -> None:
+    async with shared_control_plane.client() as admin:
+        foreign = await admin.create(LEASES, a_lease("somebody-elses"))
+        async with await as_account(shared_control_plane, "scheduler") as client:
+            await client.replace(LEASES, await client.create(LEASES, a_lease("gpuloom-scheduler")))
+
+            assert await may(client, "list", "nodes")
+            assert await may(client, "create", "pods/binding")
+            assert not await may(client, "get", "secrets")
+            with pytest.raises(NotAllowedError):
+                await client.replace(LEASES, foreign)
+        for name in ("somebody-elses", "gpuloom-scheduler"):
+            await admin.delete(LEASES, name, NAMESPACE)
+
+
+def a_lease(name: str) -> JsonObject:
+    return {"metadata": {"namespace": NAMESPACE, "name": name}, "spec": {"holderIdentity": "holder"}}
