@@ -23,7 +23,8 @@ async def a_server(authority: Authority, directory: Path) -> AsyncIterator[str]:
     """Wants a client certificate of the same authority, and answers with whom it sees."""
     pem = directory / "server.pem"
     pem.write_text("".join(a_certificate(authority, SERVER_NAME)))
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(cadata=authority.pem)
     context.load_cert_chain(pem)
     context.verify_mode = ssl.CERT_REQUIRED
 
