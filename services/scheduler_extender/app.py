@@ -120,14 +120,15 @@ class Power:
     async def run(self) -> None:
         started_s = self._clock.monotonic()
         await self._stamp()
-        # The nodes first: a pod's allocation is judged by its node's UID.
+        # The nodes first: a pod's allocation is judged by its node's UID, and one that ends on a node that
+        # is not there leaves nothing behind.
         self.nodes.on_change(self._state.observe_node)
         self.pods.on_change(self._state.observe_pod)
         self._mirror.on_change(self._state.observe_facts)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.nodes.run())
-            group.create_task(self.pods.run())
             await self.nodes.wait_synced()
+            group.create_task(self.pods.run())
             await self.pods.wait_synced()
             await self._mirror.wait_synced()
             took_s = self._clock.monotonic() - started_s

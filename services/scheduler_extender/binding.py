@@ -5,7 +5,8 @@ The order is what keeps a device from being given twice:
   2. choose and hold the devices on the ledger, in one step without an await (this process has one thread, so
      that step is the node's critical section),
   3. send the Binding with the pod's UID and that resourceVersion as preconditions.
-Only a definite "no" of the API server gives the devices back. The answer is idempotent by pod UID.
+Only a definite "no" of the API server to every Binding that was sent gives the devices back. The answer is
+idempotent by pod UID.
 """
 
 import logging
@@ -20,7 +21,7 @@ from gpuloom.errors import (
     NotFoundError,
 )
 from gpuloom.kube.client import PodBinding
-from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
+from gpuloom.kube.objects import JsonObject, is_older_version, resource_version_of, uid_of
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import Decision, Verdict
@@ -31,7 +32,7 @@ from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Attempt, AttemptKey, Ledger, ObservedPod
+from services.scheduler_extender.ledger import Attempt, Ledger, ObservedPod
 from services.scheduler_extender.pods import allocation_text, observed_pod
 from services.scheduler_extender.ports import Binder, Pods
 from services.scheduler_extender.views import Views
@@ -62,14 +63,16 @@ class Bindings:
         self._pods = pods
         self._binder = binder
         self._timeout_s = timeout_s
-        self._unsettled: dict[AttemptKey, set[str]] = {}
-        """Versions of the pod under which a Binding was sent whose outcome nobody told us."""
 
     async def bind(self, call: BindCall) -> str:
         """Empty if the pod is bound to that node with its devices; else why not (yet)."""
         ref = PodRef(call.namespace, call.name, call.uid)
         try:
-            pod = self._pods.by_uid(call.uid) or await self._read(call)
+            pod = self._pods.by_uid(call.uid)
+            if pod is None:
+                read = await self._read(call)
+                # While it was read, the informer may have shown it, and newer.
+                pod = self._pods.by_uid(call.uid) or read
             if self._is_done(pod, call):
                 return ""
             attempt = self._hold(pod, call)
@@ -108,7 +111,6 @@ class Bindings:
         earlier = bench.ledger.attempt(call.uid, view.uid)
         if earlier is not None:
             return earlier
-        self._unsettled.pop((call.uid, view.uid), None)
         if allocation_text(pod) is not None:
             raise BindRefusedError("the pod carries an allocation that GPULoom did not make; remove it")
         if observed.request is None:
@@ -123,7 +125,7 @@ class Bindings:
             advisory=view.mode is NodeMode.NVIDIA,
             devices=chosen,
         )
-        attempt = Attempt(observed.ref, call.node_name, allocation, _mig_uuids(view))
+        attempt = Attempt(observed.ref, call.node_name, allocation, _annotations(allocation, view))
         bench.ledger.begin(attempt)
         return attempt
 
@@ -134,40 +136,48 @@ class Bindings:
             node=attempt.node_name,
             uid=attempt.pod.uid,
             resource_version=resource_version,
-            annotations=_annotations(attempt),
+            annotations=attempt.annotations,
         )
+        attempt.sent[resource_version] += 1
         try:
             await self._binder.bind(binding, timeout_s=self._timeout_s)
         except _DEFINITE as error:
+            attempt.sent[resource_version] -= 1
             await self._resolve(attempt, error)
             return
         except GpuloomError as error:
-            self._unsettled.setdefault(attempt.key, set()).add(resource_version)
             raise BindRefusedError(f"the outcome of the bind is not known yet: {error}") from error
-        self._unsettled.pop(attempt.key, None)
         self._record(attempt.pod, Verdict.BOUND, attempt.node_name, "", attempt.allocation)
 
     async def _resolve(self, attempt: Attempt, error: GpuloomError) -> None:
-        """This Binding was refused. Whether an earlier one of the same attempt was applied, the pod shows."""
+        """This Binding was refused. Whether another one of the same attempt was applied, the pod shows."""
         try:
             pod = await self._pods.read(attempt.pod.namespace, attempt.pod.name)
         except NotFoundError:
-            # Ends with what the informer shows: a Binding may have been applied just before.
-            raise BindRefusedError("the pod is gone") from error
+            pod = {}
         except GpuloomError as unreadable:
             raise BindRefusedError(f"the outcome of the bind is not known yet: {unreadable}") from error
-        node_name = _managed(pod).node_name if uid_of(pod) == attempt.pod.uid else ""
+        if uid_of(pod) != attempt.pod.uid:
+            self._note_gone(attempt.pod)
+            raise BindRefusedError("the pod is gone") from error
+        node_name = _managed(pod).node_name
         if node_name:
             # Bound: by this attempt, or elsewhere. The informer will show it, and only that ends the hold.
             if node_name == attempt.node_name and _carries(pod, attempt):
                 return
             raise BindRefusedError(f"the pod is already bound to {node_name}") from error
-        if resource_version_of(pod) in self._unsettled.get(attempt.key, ()):
-            # An earlier Binding under this very version may still be on its way.
-            raise BindRefusedError(f"the outcome of an earlier bind is not known yet: {error}") from error
-        self._unsettled.pop(attempt.key, None)
+        if _may_be_applied(attempt, resource_version_of(pod)):
+            raise BindRefusedError(f"the outcome of another bind is not known yet: {error}") from error
         self._bench.ledger.refused(attempt)
         raise BindRefusedError(f"the API server refused the bind: {error}") from error
+
+    def _note_gone(self, pod: PodRef) -> None:
+        """A Binding may have been applied just before the pod went, so its node must show the devices free.
+
+        If the informer never shows the pod, or showed its end already, nobody else tells the ledger.
+        """
+        if self._pods.by_uid(pod.uid) is None:
+            self._bench.ledger.observe_gone(pod.uid, self._bench.clock.monotonic())
 
     def _record(
         self,
@@ -205,14 +215,24 @@ def _carries(pod: JsonObject, attempt: Attempt) -> bool:
     return allocation_text(pod) == encode_allocation(attempt.allocation)
 
 
-def _annotations(attempt: Attempt) -> dict[str, str]:
-    annotations = {ANNOTATION_ALLOCATION: encode_allocation(attempt.allocation)}
-    if not attempt.allocation.advisory:
-        annotations[ANNOTATION_VISIBLE_DEVICES] = visible_devices(attempt.allocation, attempt.mig_uuids)
+def _may_be_applied(attempt: Attempt, resource_version: str) -> bool:
+    """Whether a Binding that was sent for a pod, unbound at this version, may still come or just came."""
+    open_versions = (version for version, count in attempt.sent.items() if count > 0)
+    return not all(is_older_version(version, resource_version) for version in open_versions)
+
+
+def _annotations(allocation: Allocation, view: NodeView) -> dict[str, str]:
+    annotations = {ANNOTATION_ALLOCATION: encode_allocation(allocation)}
+    if not allocation.advisory:
+        try:
+            annotations[ANNOTATION_VISIBLE_DEVICES] = visible_devices(allocation, _mig_uuids(view))
+        except NotFoundError as error:
+            raise BindRefusedError(str(error)) from error
     return annotations
 
 
 def _mig_uuids(view: NodeView) -> dict[DeviceRef, str]:
+    """What the instances are called right now."""
     return {
         DeviceRef(gpu_view.gpu.uuid, instance.placement): instance.uuid
         for gpu_view in view.gpus

@@ -73,9 +73,10 @@ class ExtenderConfig:
     )
     settle_s: float = setting(
         "GPULOOM_EXTENDER_SETTLE",
-        default=30.0,
+        default=90.0,
         parse=seconds,
-        help="How long a vanished pod that its node never showed keeps its devices",
+        help="How long a vanished pod that its node never showed keeps its devices; "
+        "longer than discovery's and this service's facts may be old together",
     )
     weights: WeightsConfig = group(WeightsConfig)
     grpc_host: str = grpc_host_setting()

@@ -11,12 +11,11 @@ The rules, each of which prevents a double allocation:
   - Whatever a node shows as held counts, whether or not there is a pod for it.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuloom.model.allocation import Allocation
-from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import EntryState, LedgerEntry
 from gpuloom.model.node import PodRef
 from gpuloom.model.request import PodRequest
@@ -47,13 +46,15 @@ class ObservedPod:
 class Attempt:
     """A Binding that was or will be sent: this pod, this node, these devices.
 
-    `mig_uuids` are what the instances among them are called right now.
+    `annotations` are what its Binding carries. `sent` counts, by the pod's resourceVersion, the Bindings that
+    were sent and not refused: each of them may have been applied, or may still be.
     """
 
     pod: PodRef
     node_name: str
     allocation: Allocation
-    mig_uuids: Mapping[DeviceRef, str] = field(default_factory=dict, compare=False)
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)
+    sent: Counter[str] = field(default_factory=Counter, compare=False)
 
     @property
     def key(self) -> AttemptKey:
@@ -88,7 +89,7 @@ class Ledger:
             return
         self._node_name.pop(uid, None)
         self._facts.pop(uid, None)
-        self._releases.node_gone(name)
+        self._releases.node_gone(name, self._pods_by_node.get(name, ()))
         self._touched.add(name)
 
     def observe_facts(self, node_uid: str, facts: NodeFacts | None, now_s: float) -> None:
@@ -115,7 +116,9 @@ class Ledger:
         self._pods_by_node[pod.node_name].add(uid)
         self._touched.add(pod.node_name)
         self._end_attempts(uid)
-        if pod.terminal and (before is None or not before.terminal):
+        if not pod.terminal:
+            self._releases.drop(pod.node_name, uid)
+        elif before is None or not before.terminal:
             self._releases.begin(Release(pod.ref, pod.node_name, terminal=True))
         self._settle(pod.node_name, now_s)
 
@@ -125,24 +128,18 @@ class Ledger:
         Attempts without a known outcome may have been applied just before: they stay as releases too.
         """
         pod = self._pods.pop(uid, None)
-        left = [
-            Release(attempt.pod, attempt.node_name, terminal=False, devices=attempt.allocation.devices)
-            for attempt in self._attempts.values()
-            if attempt.pod.uid == uid
-        ]
+        left = [_release(attempt) for attempt in self._attempts.values() if attempt.pod.uid == uid]
         self._end_attempts(uid)
         if pod is not None and pod.node_name:
             self._unlink(pod)
             if not self._releases.finished(uid):
-                devices = self._pod_claim(pod).devices
-                left.append(Release(pod.ref, pod.node_name, pod.terminal, devices))
+                claim = self._pod_claim(pod)
+                left.append(
+                    Release(pod.ref, pod.node_name, pod.terminal, claim.devices, claim.advisory),
+                )
         self._releases.forget_finished(uid)
         for release in left:
-            self._releases.begin(release)
-            self._settle(release.node_name, now_s)
-            self._touched.add(release.node_name)
-        # The pod is not in Kubernetes, so there is nothing to remember its end for.
-        self._releases.forget_finished(uid)
+            self._await_release(release, now_s)
 
     def begin(self, attempt: Attempt) -> None:
         """Hold the devices before the Binding is sent."""
@@ -152,7 +149,8 @@ class Ledger:
 
     def refused(self, attempt: Attempt) -> None:
         """The API server answered that this attempt was not and will not be applied."""
-        if self._attempts.get(attempt.key) == attempt:
+        # Not one that is merely equal: it may have been sent again since, with the same devices.
+        if self._attempts.get(attempt.key) is attempt:
             self._drop_attempt(attempt.key)
             self._reopened.add(attempt.node_name)
 
@@ -213,8 +211,8 @@ class Ledger:
             if not self._releases.finished(uid):
                 yield self._pod_claim(self._pods[uid])
         for release in self._releases.on_node(node_name):
-            if release.pod.uid not in self._pods:
-                yield Claim(release.pod, EntryState.RELEASING, release.devices)
+            if release.pod.uid not in self._pods_by_node.get(node_name, ()):
+                yield Claim(release.pod, EntryState.RELEASING, release.devices, advisory=release.advisory)
 
     def _pod_claim(self, pod: ObservedPod) -> Claim:
         state = EntryState.RELEASING if pod.terminal else EntryState.OBSERVED
@@ -227,6 +225,15 @@ class Ledger:
         return Claim(
             pod.ref, state, pod.allocation.devices, wanted=_wanted(pod), advisory=pod.allocation.advisory
         )
+
+    def _await_release(self, release: Release, now_s: float) -> None:
+        self._touched.add(release.node_name)
+        if release.node_name not in self._node_uid:
+            # The machine is gone, and the devices with it: nothing will ever show them free.
+            self._releases.drop(release.node_name, release.pod.uid)
+            return
+        self._releases.begin(release)
+        self._settle(release.node_name, now_s)
 
     def _settle(self, node_name: str, now_s: float) -> None:
         alive = self._pods_by_node.get(node_name, set())
@@ -261,6 +268,13 @@ def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:
     old, new = before.state, after.state
     return (old.gpus, old.mode, old.delivery) != (new.gpus, new.mode, new.delivery) or bool(
         set(old.holders) - set(new.holders)
+    )
+
+
+def _release(attempt: Attempt) -> Release:
+    given = attempt.allocation
+    return Release(
+        attempt.pod, attempt.node_name, terminal=False, devices=given.devices, advisory=given.advisory
     )
 
 

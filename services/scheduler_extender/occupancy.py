@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Holder, PodRef
 
@@ -47,8 +47,9 @@ CONTESTED = "a GPU is held by another owner than the one it was given to"
 def with_holders(claim: Claim, holders: Iterable[Holder]) -> Claim:
     """The claim as its node confirms it.
 
-    Advisory or unknown devices are replaced by what the kubelet chose; an exact allocation is widened by
-    anything the pod holds beyond it, because both are then in use.
+    Advisory or unknown devices are replaced by what the kubelet chose; while it shows only some of them, the
+    rest stays a prediction. An exact allocation is widened by anything the pod holds beyond it, because both
+    are then in use.
     """
     held = {
         device: None for holder in holders if holder.pod.uid == claim.pod.uid for device in holder.devices
@@ -60,7 +61,9 @@ def with_holders(claim: Claim, holders: Iterable[Holder]) -> Claim:
         complete = not claim.problem and claim.wanted is not None and len(shown) >= claim.wanted
         return replace(claim, devices=shown, confirmed=True) if complete else claim
     if claim.advisory:
-        return replace(claim, devices=shown, advisory=False, confirmed=True)
+        missing = max(0, len(claim.devices) - len(shown))
+        rest = tuple(allocated for allocated in claim.devices if allocated.device not in held)[:missing]
+        return replace(claim, devices=shown + rest, advisory=bool(rest), confirmed=not rest)
     given = {allocated.device for allocated in claim.devices}
     extra = tuple(allocated for allocated in shown if allocated.device not in given)
     return replace(claim, devices=claim.devices + extra, confirmed=True)
@@ -106,11 +109,16 @@ def taken_by(claims: Iterable[Claim], gpus: Mapping[str, Gpu]) -> dict[str, Take
 
 
 def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]) -> list[AllocatedDevice]:
-    """The predicted devices, each replaced by a free one of its kind if somebody is known to have it."""
+    """The predicted devices, each replaced by a free one of its kind if somebody is known to have it.
+
+    An unhealthy one is predicted last: the claim must count against those that could be given out.
+    """
     chosen: list[AllocatedDevice] = []
     used: set[DeviceRef] = set()
     for allocated in claim.devices or ():
-        candidates = [allocated, *_alternatives(allocated, gpus)]
+        candidates = sorted(
+            (allocated, *_alternatives(allocated, gpus)), key=lambda item: _is_unhealthy(item.device, gpus)
+        )
         pick = next(
             (item for item in candidates if item.device not in used and _is_free(item.device, taken)),
             allocated,
@@ -123,11 +131,17 @@ def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]
 def _alternatives(allocated: AllocatedDevice, gpus: Mapping[str, Gpu]) -> Iterable[AllocatedDevice]:
     for gpu in sorted(gpus.values(), key=lambda gpu: gpu.index):
         if allocated.device.mig is None:
-            yield replace(allocated, device=DeviceRef(gpu.uuid), memory_mib=gpu.memory_mib)
+            if not gpu.mig_enabled:
+                yield replace(allocated, device=DeviceRef(gpu.uuid), memory_mib=gpu.memory_mib)
             continue
         for instance in gpu.mig_instances:
             if instance.placement.profile == allocated.device.mig.profile:
                 yield replace(allocated, device=DeviceRef(gpu.uuid, instance.placement))
+
+
+def _is_unhealthy(device: DeviceRef, gpus: Mapping[str, Gpu]) -> bool:
+    gpu = gpus.get(device.gpu_uuid)
+    return gpu is not None and gpu.health is not GpuHealth.HEALTHY
 
 
 def _is_free(device: DeviceRef, taken: Mapping[str, Taken]) -> bool:

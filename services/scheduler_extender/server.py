@@ -1,10 +1,11 @@
 """The extender's gRPC service: looking into the ledger and its decisions."""
 
-from collections.abc import AsyncIterator
-from itertools import islice
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import groupby, islice
 
 from gpuloom.codec.ledger import decision_to_proto, entry_to_proto
 from gpuloom.errors import InvalidRequestError
+from gpuloom.model.ledger import LedgerEntry
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceServicer
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
@@ -45,21 +46,31 @@ class SchedulerExtenderServer(SchedulerExtenderServiceServicer):
         if size > MAX_PAGE:
             raise InvalidRequestError(f"page_size is at most {MAX_PAGE}, not {size}")
         after = _token(request.page_token)
-        rest = (entry for entry in self._ledger.entries() if (entry.node_name, entry.pod.uid) > after)
+        rest = ((place, entry) for place, entry in _placed(self._ledger.entries()) if place > after)
         page = list(islice(rest, size + 1))
         more = len(page) > size
-        last = page[size - 1] if more else None
         return pb.ListAllocationsResponse(
-            entries=map(entry_to_proto, page[:size]),
-            next_page_token="" if last is None else f"{last.node_name}/{last.pod.uid}",
+            entries=(entry_to_proto(entry) for _, entry in page[:size]),
+            next_page_token="/".join(map(str, page[size - 1][0])) if more else "",
         )
 
 
-def _token(text: str) -> tuple[str, str]:
-    """Entries come by node name and pod UID, so the last one given says where to go on."""
+Place = tuple[str, str, int]
+
+
+def _placed(entries: Iterable[LedgerEntry]) -> Iterator[tuple[Place, LedgerEntry]]:
+    """Each entry with its place in the order: node name, pod UID, and which one of that pair it is."""
+    pairs = groupby(entries, key=lambda entry: (entry.node_name, entry.pod.uid))
+    for (node_name, pod_uid), owned in pairs:
+        for number, entry in enumerate(owned):
+            yield (node_name, pod_uid, number), entry
+
+
+def _token(text: str) -> Place:
+    """The place of the last entry given says where to go on."""
     if not text:
-        return "", ""
-    node_name, slash, pod_uid = text.partition("/")
-    if not slash:
+        return "", "", 0
+    parts = text.split("/")
+    if len(parts) != 3 or not parts[2].isdecimal():
         raise InvalidRequestError("page_token is not one that this call gave")
-    return node_name, pod_uid
+    return parts[0], parts[1], int(parts[2])

@@ -18,6 +18,7 @@ from services.scheduler_extender.pods import HostShare
 
 NO_FACTS = "no device facts from its agent"
 STALE = "device facts are stale"
+SLICE_GONE = "a pod has a MIG slice that the GPU no longer has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +141,16 @@ def _unknown_device(taken: dict[str, Taken], gpus: dict[str, Gpu]) -> str:
 
 def _gpu_view(gpu: Gpu, taken: Taken) -> GpuView:
     model = load_catalog().find_gpu(gpu.model)
+    slices = {instance: DeviceRef(gpu.uuid, instance.placement) for instance in gpu.mig_instances}
+    # Whatever was cut instead of that slice may overlap it.
+    slice_gone = SLICE_GONE if taken.mig - set(slices.values()) else ""
     return GpuView(
         gpu=gpu,
         free_milli=max(0, MILLI_PER_GPU - taken.milli),
         free_memory_mib=max(0, gpu.memory_mib - taken.memory_mib),
         free_mig=tuple(
-            instance
-            for instance in gpu.mig_instances
-            if not taken.milli and DeviceRef(gpu.uuid, instance.placement) not in taken.mig
+            instance for instance, device in slices.items() if not taken.milli and device not in taken.mig
         ),
         mig_slices=0 if model is None else model.mig_slices,
-        closed_reason=taken.closed_reason,
+        closed_reason=taken.closed_reason or slice_gone,
     )

@@ -3,7 +3,7 @@
 from gpuloom.errors import ConflictError, NotFoundError
 from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.kube.informer import Informer
-from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, ANNOTATION_EPOCH
 
@@ -32,7 +32,9 @@ class KubernetesMarker:
         try:
             await self._client.patch(PODS, name, namespace, patch)
         except ConflictError as error:
-            raise NotFoundError(f"pod {namespace}/{name} was replaced") from error
+            if uid_of(await self._client.get(PODS, name, namespace)) != uid:
+                raise NotFoundError(f"pod {namespace}/{name} was replaced") from error
+            raise
 
     async def touch(self, node_name: str, epoch: str) -> None:
         patch = {"metadata": {"annotations": {ANNOTATION_CAPACITY_EPOCH: epoch}}}

@@ -1,0 +1,72 @@
+"""Kubernetes in the model: pods with versions, Bindings with preconditions, and a log for watchers."""
+
+from copy import deepcopy
+
+from gpuloom.errors import ConflictError, NotFoundError
+from gpuloom.kube.cache import Change
+from gpuloom.kube.client import PodBinding
+from gpuloom.kube.objects import resource_version_of, uid_of
+from tests.unit.scheduler_extender.builders import JsonObject
+
+
+class ApiServer:
+    """All pods are in one namespace. `log` is what a watch shows, in order."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, JsonObject] = {}
+        self.log: list[Change] = []
+        self._version = 0
+
+    def create(self, pod: JsonObject) -> JsonObject:
+        name: str = pod["metadata"]["name"]
+        assert name not in self.pods
+        return self._commit(name, None, deepcopy(pod))
+
+    def get(self, name: str) -> JsonObject:
+        if name not in self.pods:
+            raise NotFoundError(f"no pod {name}")
+        return self.pods[name]
+
+    def touch(self, name: str, annotation: str = "note") -> None:
+        """A write that changes nothing but the version."""
+        changed = deepcopy(self.pods[name])
+        changed["metadata"]["annotations"][annotation] = str(self._version)
+        self._commit(name, self.pods[name], changed)
+
+    def begin_delete(self, name: str) -> None:
+        changed = deepcopy(self.pods[name])
+        changed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        self._commit(name, self.pods[name], changed)
+
+    def end(self, name: str, phase: str) -> None:
+        changed = deepcopy(self.pods[name])
+        changed["status"]["phase"] = phase
+        self._commit(name, self.pods[name], changed)
+
+    def delete(self, name: str) -> None:
+        self._version += 1
+        self.log.append(Change(self.pods.pop(name), None))
+
+    def bind(self, binding: PodBinding) -> JsonObject:
+        return self._commit(binding.pod, self.get(binding.pod), self.would_bind(binding))
+
+    def would_bind(self, binding: PodBinding) -> JsonObject:
+        """The pod as this Binding would make it. ConflictError, NotFoundError: it would not be applied."""
+        pod = self.get(binding.pod)
+        if binding.uid not in (None, uid_of(pod)):
+            raise ConflictError("another UID")
+        if binding.resource_version not in (None, resource_version_of(pod)):
+            raise ConflictError("another version")
+        if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+            raise ConflictError("bound already, or going")
+        bound = deepcopy(pod)
+        bound["spec"]["nodeName"] = binding.node
+        bound["metadata"]["annotations"].update(binding.annotations)
+        return bound
+
+    def _commit(self, name: str, old: JsonObject | None, new: JsonObject) -> JsonObject:
+        self._version += 1
+        new["metadata"]["resourceVersion"] = str(self._version)
+        self.pods[name] = new
+        self.log.append(Change(old, new))
+        return new

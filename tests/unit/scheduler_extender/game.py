@@ -1,0 +1,273 @@
+"""Everything that can happen to the small cluster, as moves that a test picks in any order.
+
+Every game has one theme, so that it goes deep where it goes; "all" mixes everything.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpuloom.errors import DeadlineError, InvalidRequestError, NotAllowedError, UnavailableError
+from gpuloom.model.node import NodeMode, PodRef
+from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
+from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
+from tests.unit.scheduler_extender.machines import Machine, Owed
+from tests.unit.scheduler_extender.world import Call, Task, World
+
+Item = TypeVar("Item")
+Draw = Callable[[int], int]
+"""A number from 0 to below its argument: chance, or what hypothesis wants."""
+
+THEMES = ("races", "binds", "ends", "reports", "takeovers", "nodes", "all")
+LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "nodes": 35}
+USUAL_LENGTH = 60
+NAMES = ("a", "b", "c", "d")
+EVERYTHING = 1000
+
+HALF, SLICE = gpuloom_share(500), gpuloom_share(501)
+MIG = {f"{RESOURCE_NVIDIA_MIG_PREFIX}3g.20gb": "1"}
+ONE, TWO = nvidia_cards(1), nvidia_cards(2)
+
+# Small clusters, and pods that get in each other's way there.
+ARENAS: tuple[tuple[tuple[str, ...], tuple[dict[str, str], ...]], ...] = (
+    (("g1",), (gpuloom_share(1000), HALF)),
+    (("g1", "g2"), (gpuloom_share(700), gpuloom_share(300, 30_000), gpuloom_share(1000), SLICE)),
+    (("v1",), (ONE, TWO)),
+    (("v2",), (ONE, ONE, MIG)),
+    (("v1", "v2"), (ONE, TWO)),
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    play: Callable[["Game", Draw], None]
+    themes: tuple[str, ...]
+    weight: int
+    possible: Callable[["Game"], bool]
+
+
+MOVES: dict[str, Move] = {}
+
+
+def move(
+    *themes: str, weight: int = 2, when: Callable[["Game"], bool] = lambda _: True
+) -> Callable[[Callable[["Game", Draw], None]], Callable[["Game", Draw], None]]:
+    def register(play: Callable[["Game", Draw], None]) -> Callable[["Game", Draw], None]:
+        MOVES[play.__name__] = Move(play, (*themes, "all"), weight, when)
+        return play
+
+    return register
+
+
+class Game:
+    def __init__(self, draw: Draw) -> None:
+        self.theme = _pick(THEMES, draw)
+        nodes, self._kinds = _pick(ARENAS, draw)
+        self.world = World(nodes)
+        self.length = LENGTHS.get(self.theme, USUAL_LENGTH)
+        self._moves = [name for name, entry in MOVES.items() if self.theme in entry.themes]
+
+    def choices(self) -> list[str]:
+        """The moves that are possible now, each as often as it weighs."""
+        possible = [(name, MOVES[name]) for name in self._moves]
+        return [name for name, entry in possible if entry.possible(self) for _ in range(entry.weight)]
+
+    def play(self, name: str, draw: Draw) -> None:
+        MOVES[name].play(self, draw)
+
+    @move("binds", "ends", "reports", "takeovers", "nodes")
+    def a_pod_is_made(self, draw: Draw) -> None:
+        free = [name for name in NAMES if name not in self.world.api.pods]
+        if free:
+            self._make(_pick(free, draw), draw)
+
+    @move("ends", "reports", "takeovers", "nodes", weight=3)
+    def a_pod_is_placed(self, draw: Draw) -> None:
+        """The way it mostly goes, so that the cluster fills up."""
+        free = [name for name in NAMES if name not in self.world.api.pods]
+        unbound = [name for name, pod in self.world.api.pods.items() if "nodeName" not in pod["spec"]]
+        if not free and not unbound:
+            return
+        name = _pick(free or unbound, draw)
+        if free:
+            self._make(name, draw)
+        self.world.replica.hear_pods(EVERYTHING)
+        ref = next(ref for ref in reversed(self.world.known) if ref.name == name)
+        self._finish(self.world.ask(ref, _pick(self.machines(), draw).name))
+        self.world.replica.hear_pods(EVERYTHING)
+        self._run(ref, seen=draw(2) == 0)
+
+    @move("races", "binds", "takeovers", "nodes", "ends", weight=4, when=lambda game: bool(game.world.known))
+    def a_bind_is_asked_for(self, draw: Draw) -> None:
+        """Of the newest pods, dead or alive."""
+        if draw(2):
+            self.world.replica.hear_pods(EVERYTHING)
+        task = self.world.ask(_pick(self.world.known[-3:], draw), _pick(self.machines(), draw).name)
+        if draw(3) == 0:
+            self._finish(task)
+
+    @move("races", weight=9, when=lambda game: not game.world.known)
+    def the_only_pod_is_made(self, draw: Draw) -> None:
+        self._make(NAMES[0], draw)
+
+    @move("races", "binds", "takeovers", "nodes", when=lambda game: bool(game.world.tasks))
+    def the_server_acts(self, draw: Draw) -> None:
+        _call(_pick(self.world.tasks, draw)).serve()
+
+    @move("races", "binds", "takeovers", when=lambda game: bool(game.world.tasks))
+    def the_server_refuses(self, draw: Draw) -> None:
+        task = _pick(self.world.tasks, draw)
+        _call(task).refuse(NotAllowedError("forbidden") if draw(2) else InvalidRequestError("invalid"))
+        self.world.go_on(task)
+        if draw(2):
+            self._finish(task)
+
+    @move("races", "binds", "takeovers", "nodes", weight=4, when=lambda game: bool(game.answered()))
+    def an_answer_arrives(self, draw: Draw) -> None:
+        self.world.go_on(_pick(self.answered(), draw))
+
+    @move("races", "binds", "takeovers", "nodes", "ends", when=lambda game: bool(game.world.tasks))
+    def a_caller_gives_up(self, draw: Draw) -> None:
+        error = DeadlineError("no answer") if draw(2) else UnavailableError("broken off")
+        self.world.give_up(_pick(self.world.tasks, draw), error)
+
+    @move("races", "binds", "takeovers", "nodes", "ends", when=lambda game: bool(game.world.on_their_way))
+    def a_late_call_acts(self, draw: Draw) -> None:
+        call = _pick(self.world.on_their_way, draw)
+        self.world.on_their_way.remove(call)
+        call.serve()
+
+    @move("races", "binds", "takeovers", "nodes", "ends")
+    def pods_are_heard(self, draw: Draw) -> None:
+        """All of them, one, or what is left of them after a gap in the watch."""
+        manner = draw(3)
+        if manner:
+            self.world.replica.hear_pods(EVERYTHING if manner == 1 else 1)
+        else:
+            self.world.replica.list_pods()
+
+    @move("races", "binds", "takeovers", when=lambda game: bool(game.world.api.pods))
+    def somebody_writes_a_pod(self, draw: Draw) -> None:
+        self.world.api.touch(_pick(sorted(self.world.api.pods), draw))
+        if draw(2):
+            self.world.replica.hear_pods(EVERYTHING)
+
+    @move("binds", "ends", "reports", "takeovers", "nodes", when=lambda game: bool(game.world.api.pods))
+    def a_pod_is_force_deleted(self, draw: Draw) -> None:
+        self.world.api.delete(_pick(sorted(self.world.api.pods), draw))
+        if draw(2):
+            self.world.replica.hear_pods(EVERYTHING)
+
+    @move("all", weight=1, when=lambda game: bool(game.world.api.pods))
+    def a_pod_is_told_to_go(self, draw: Draw) -> None:
+        self.world.api.begin_delete(_pick(sorted(self.world.api.pods), draw))
+
+    @move("ends", "reports", "takeovers", "nodes", when=lambda game: bool(game.owed(started=False)))
+    def a_container_starts(self, draw: Draw) -> None:
+        machine, owed = _pick(self.owed(started=False), draw)
+        machine.start(owed, self.world.clock.elapsed_s)
+        owed.shown = bool(draw(2))
+
+    @move("ends", "reports", weight=1, when=lambda game: bool(game.owed(started=True)))
+    def a_container_ends(self, draw: Draw) -> None:
+        """A pod that is still in Kubernetes is reported as ended, sooner or later, and only then."""
+        machine, owed = _pick(self.owed(started=True), draw)
+        self.world.end_container(machine, owed)
+        if draw(2) and not self.world.has_vanished(owed.pod):
+            self.world.api.end(owed.pod.name, "Succeeded")
+            self.world.replica.hear_pods(EVERYTHING)
+
+    @move("ends", "reports", "takeovers", "nodes")
+    def an_agent_reports(self, draw: Draw) -> None:
+        manner = draw(4)
+        machine = _pick(self.machines(), draw)
+        machine.report(self.world.clock.elapsed_s, unnamed=manner == 1, partly=manner == 2)
+        self.world.replica.hear_facts()
+
+    @move("reports", weight=1)
+    def an_agent_becomes_quiet_or_talks(self, draw: Draw) -> None:
+        machine = _pick(self.machines(), draw)
+        machine.quiet = not machine.quiet
+
+    @move("reports")
+    def facts_go_back(self, draw: Draw) -> None:
+        _pick(self.machines(), draw).go_back(draw, self.world.clock.elapsed_s)
+        self.world.replica.hear_facts()
+
+    @move("reports", weight=1)
+    def an_agent_is_distrusted(self, draw: Draw) -> None:
+        _pick(self.machines(), draw).distrusted = True
+        self.world.replica.hear_facts()
+
+    @move("reports", weight=1)
+    def discovery_falls_silent_or_talks(self, draw: Draw) -> None:
+        silent = self.world.silent_since_s is not None
+        self.world.silent_since_s = None if silent else self.world.clock.elapsed_s
+        self.world.replica.hear_facts()
+
+    @move("ends", "reports", "nodes", weight=3)
+    def time_passes(self, draw: Draw) -> None:
+        self.world.pass_time((1, 4, 7, 12, 16)[draw(5)])
+
+    @move("nodes", weight=1)
+    def a_node_is_replaced(self, draw: Draw) -> None:
+        self.world.replace(_pick(self.machines(), draw))
+        if draw(2):
+            self.world.replica.hear_nodes()
+
+    @move("takeovers", weight=1, when=lambda game: game.world.may_crash())
+    def another_extender_takes_over(self, draw: Draw) -> None:
+        self.world.crash()
+
+    @move("nodes", "ends", weight=1, when=lambda game: not game.world.tasks and not game.world.on_their_way)
+    def somebody_else_binds_a_pod(self, draw: Draw) -> None:
+        """Only where the kubelet would admit it: what others overbook is not the extender's doing."""
+        machine, name = _pick(self.machines(), draw), _pick(NAMES, draw)
+        if (
+            machine.mode is NodeMode.NVIDIA
+            and name not in self.world.api.pods
+            and self.world.has_room(machine)
+        ):
+            self.world.create(name, ONE, node=machine.name)
+            self.world.replica.hear_pods(EVERYTHING)
+
+    def machines(self) -> list[Machine]:
+        return list(self.world.machines.values())
+
+    def owed(self, started: bool) -> list[tuple[Machine, Owed]]:
+        return [
+            (machine, owed)
+            for machine in self.machines()
+            for owed in machine.owed.values()
+            if owed.started == started
+        ]
+
+    def answered(self) -> list[Task]:
+        return [task for task in self.world.tasks if _call(task).acted]
+
+    def _make(self, name: str, draw: Draw) -> None:
+        resources = _pick(self._kinds, draw)
+        profile = "3g.20gb" if resources is SLICE else ""
+        self.world.create(name, HALF if profile else resources, profile=profile)
+
+    def _finish(self, task: Task) -> None:
+        while task.waits_for is not None:
+            task.waits_for.serve()
+            self.world.go_on(task)
+
+    def _run(self, ref: PodRef, seen: bool) -> None:
+        for machine, owed in self.owed(started=False):
+            if owed.pod == ref and seen:
+                machine.start(owed, self.world.clock.elapsed_s)
+                owed.shown = True
+                machine.report(self.world.clock.elapsed_s)
+        self.world.replica.hear_facts()
+
+
+def _pick(items: Sequence[Item], draw: Draw) -> Item:
+    return items[draw(len(items))]
+
+
+def _call(task: Task) -> Call:
+    assert task.waits_for is not None
+    return task.waits_for

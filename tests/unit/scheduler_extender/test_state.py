@@ -1,0 +1,134 @@
+"""Ledger, host accounts and views, fed by informers and discovery."""
+
+from gpuloom.kube.cache import Change
+from gpuloom.model.ledger import EntryState
+from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.state import ClusterState
+from tests.unit.scheduler_extender.builders import (
+    HandClock,
+    JsonObject,
+    a_gpu,
+    a_node,
+    a_pod,
+    a_ref,
+    an_allocation,
+    given,
+    some_facts,
+)
+
+POD = a_ref("pod")
+
+
+class Facts:
+    stale = False
+
+
+def a_state(facts: Facts | None = None) -> ClusterState:
+    watched = facts or Facts()
+    state = ClusterState(Ledger(30.0), lambda: watched.stale, HandClock())
+    state.observe_node(Change(None, a_node("node")))
+    state.observe_facts("uid-node", some_facts("node", a_gpu("GPU-0")))
+    return state
+
+
+def appear(state: ClusterState, pod: JsonObject) -> None:
+    state.observe_pod(Change(None, pod))
+
+
+def test_a_pod_is_pending_until_it_is_bound_ended_or_gone() -> None:
+    state = a_state()
+    pending = []
+    unbound, bound = a_pod(POD), a_pod(POD, node="node")
+
+    for change in (Change(None, unbound), Change(unbound, bound), Change(bound, None)):
+        state.observe_pod(change)
+        pending.append(state.has_pending_pods())
+
+    assert pending == [True, False, False]
+
+
+def test_a_pod_without_a_gpu_is_never_pending_but_its_cpu_counts() -> None:
+    state = a_state()
+
+    appear(state, a_pod(a_ref("plain"), {"cpu": "4"}))
+    waiting = state.has_pending_pods()
+    appear(state, a_pod(a_ref("plain"), {"cpu": "4"}, node="node"))
+
+    view = state.views.view("node")
+    assert not waiting
+    assert view is not None
+    assert view.host is not None
+    assert view.host.cpu_total_milli - view.host.cpu_free_milli == 4000
+
+
+def test_a_bound_pod_that_cannot_be_read_closes_its_node() -> None:
+    state = a_state()
+    broken: JsonObject = {
+        "metadata": {"name": "x", "uid": "u"},
+        "spec": {"nodeName": "node", "containers": "?"},
+    }
+
+    appear(state, broken)
+
+    view = state.views.view("node")
+    assert view is not None
+    assert view.closed_reason.startswith("a GPU pod on the node can't be accounted for")
+
+
+def test_a_pod_without_name_and_uid_is_left_alone() -> None:
+    state = a_state()
+
+    appear(state, {"metadata": {}, "spec": {"containers": []}})
+
+    assert list(state.ledger.entries()) == []
+
+
+def test_a_node_that_goes_and_comes_back_as_another_is_unknown_until_its_facts_come() -> None:
+    state = a_state()
+
+    state.observe_node(Change(a_node("node"), None))
+    gone = state.views.view("node")
+    state.observe_node(Change(None, a_node("node", "uid-new")))
+    back = state.views.view("node")
+
+    assert gone is None
+    assert back is not None
+    assert back.closed_reason
+
+
+def test_a_node_whose_capacity_cannot_be_read_has_no_host_account() -> None:
+    state = a_state()
+    node = a_node("node")
+    node["status"]["allocatable"]["cpu"] = "a lot"
+
+    state.observe_node(Change(a_node("node"), node))
+
+    view = state.views.view("node")
+    assert view is not None
+    assert view.host is None
+
+
+def test_all_nodes_reopen_when_facts_are_fresh_again() -> None:
+    facts = Facts()
+    state = a_state(facts)
+    state.take_reopened()
+
+    facts.stale = True
+    while_stale = state.take_reopened()
+    facts.stale = False
+
+    assert while_stale == set()
+    assert state.take_reopened() == {"node"}
+    assert state.take_reopened() == set()
+
+
+def test_entries_are_counted_by_state_and_closed_nodes_too() -> None:
+    state = a_state()
+    state.observe_node(Change(None, a_node("plain")))
+    state.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-9"))))
+
+    counts = state.entry_counts()
+
+    assert counts[EntryState.IN_FLIGHT] == 1
+    assert sum(counts.values()) == 1
+    assert state.closed_nodes() == 1

@@ -1,0 +1,177 @@
+"""Nodes as placement sees them: what closes them, and when a kept view is made anew."""
+
+from gpuloom.model.node import NodeMode
+from gpuloom.placement.devices import NodeView
+from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.pods import HostShare
+from services.scheduler_extender.views import NO_FACTS, SLICE_GONE, STALE, Hosts, HostTotals, Views
+from tests.unit.scheduler_extender.builders import (
+    MEMORY_MIB,
+    a_given_slice,
+    a_gpu,
+    a_holder,
+    a_pod,
+    a_ref,
+    an_allocation,
+    an_observed_pod,
+    given,
+    some_facts,
+)
+
+POD = a_ref("pod")
+CARDS = (a_gpu("GPU-0", 0), a_gpu("GPU-1", 1))
+
+
+class Sight:
+    def __init__(self) -> None:
+        self.stale = False
+        self.ledger = Ledger(30.0)
+        self.hosts = Hosts()
+        self.views = Views(self.ledger, self.hosts, lambda: self.stale)
+        self.ledger.observe_node("node", "uid-node")
+
+    def view(self, without_pod: str = "") -> NodeView:
+        view = self.views.view("node", without_pod)
+        assert view is not None
+        return view
+
+
+def an_open_sight() -> Sight:
+    sight = Sight()
+    sight.ledger.observe_facts("uid-node", some_facts("node", *CARDS), 0.0)
+    return sight
+
+
+def test_a_node_that_kubernetes_does_not_show_has_no_view() -> None:
+    assert Sight().views.view("nowhere") is None
+
+
+def test_a_node_without_facts_is_closed() -> None:
+    assert Sight().view().closed_reason == NO_FACTS
+
+
+def test_stale_facts_close_every_node_and_fresh_ones_open_it_again() -> None:
+    sight = an_open_sight()
+    reasons = []
+
+    for sight.stale in (False, True, False):
+        reasons.append(sight.view().closed_reason)
+
+    assert reasons == ["", STALE, ""]
+
+
+def test_untrusted_facts_close_the_node_with_their_reason() -> None:
+    sight = an_open_sight()
+
+    sight.ledger.observe_facts("uid-node", some_facts("node", *CARDS, untrusted="silent for long"), 1.0)
+
+    assert sight.view().closed_reason == "silent for long"
+
+
+def test_a_claim_on_a_gpu_that_the_node_does_not_show_closes_the_node() -> None:
+    sight = an_open_sight()
+
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-9"))))
+
+    assert sight.view().closed_reason == "a pod on the node has a GPU that its agent does not show"
+
+
+def test_a_bound_pod_without_a_record_closes_the_node_until_its_devices_are_shown() -> None:
+    sight = an_open_sight()
+    sight.ledger.observe_pod(an_observed_pod(a_pod(POD, node="node")), 0.0)
+
+    before = sight.view().closed_reason
+    held = some_facts("node", *CARDS, holders=[a_holder(POD, "GPU-1")])
+    sight.ledger.observe_facts("uid-node", held, 1.0)
+
+    assert before == "the devices of a GPU pod on the node are not known yet"
+    assert sight.view().closed_reason == ""
+    assert [gpu.untouched for gpu in sight.view().gpus] == [True, False]
+
+
+def test_a_kept_view_is_given_again_until_something_about_its_node_changes() -> None:
+    sight = an_open_sight()
+    first = sight.view()
+
+    again = sight.view()
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0", 300, 1000))))
+    changed = sight.view()
+
+    assert again is first
+    assert (changed.gpus[0].free_milli, changed.gpus[0].free_memory_mib) == (700, MEMORY_MIB - 1000)
+
+
+def test_new_facts_and_the_passing_of_time_change_a_kept_view() -> None:
+    sight = an_open_sight()
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0"))))
+    sight.ledger.observe_gone(POD.uid, 0.0)
+    held = sight.view()
+
+    sight.ledger.tick(30.0)
+    freed = sight.view()
+    sight.ledger.observe_facts("uid-node", some_facts("node", CARDS[0]), 31.0)
+
+    assert (held.gpus[0].untouched, freed.gpus[0].untouched) == (False, True)
+    assert len(sight.view().gpus) == 1
+
+
+def test_what_a_pod_holds_by_its_own_attempt_is_free_for_it_alone() -> None:
+    sight = an_open_sight()
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0"))))
+
+    own, others = sight.view(POD.uid), sight.view("uid-other")
+
+    assert [gpu.untouched for gpu in own.gpus] == [True, True]
+    assert [gpu.untouched for gpu in others.gpus] == [False, True]
+
+
+def test_taken_slices_are_not_free_and_a_card_given_whole_has_no_free_slice() -> None:
+    sight = Sight()
+    cut = a_gpu("GPU-0", 0, slices=[("3g.20gb", 0), ("3g.20gb", 4)])
+    sight.ledger.observe_facts("uid-node", some_facts("node", cut), 0.0)
+
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, a_given_slice("GPU-0", "3g.20gb", 0))))
+    starts = [instance.placement.start for instance in sight.view().gpus[0].free_mig]
+    sight.ledger.observe_facts(
+        "uid-node", some_facts("node", cut, holders=[a_holder(a_ref("other"), "GPU-0")]), 1.0
+    )
+
+    assert starts == [4]
+    assert sight.view().gpus[0].free_mig == ()
+    assert sight.view().gpus[0].closed_reason
+
+
+def test_a_slice_that_is_claimed_but_not_there_closes_its_card() -> None:
+    sight = an_open_sight()
+
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, a_given_slice("GPU-0", "3g.20gb", 0))))
+
+    assert [gpu.closed_reason for gpu in sight.view().gpus] == [SLICE_GONE, ""]
+
+
+def test_the_view_carries_mode_and_host_capacity() -> None:
+    sight = Sight()
+    sight.hosts.set_totals("node", HostTotals(8000, 1000))
+    sight.hosts.set_share("uid-a", HostShare("node", 3000, 100))
+    sight.hosts.set_share("uid-a", HostShare("node", 2000, 100))
+    sight.ledger.observe_facts("uid-node", some_facts("node", *CARDS, mode=NodeMode.NVIDIA), 0.0)
+
+    view = sight.view()
+
+    assert view.mode is NodeMode.NVIDIA
+    assert view.host is not None
+    assert (view.host.cpu_free_milli, view.host.memory_free_bytes) == (6000, 900)
+
+
+def test_a_pod_that_moves_or_goes_gives_its_cpu_back() -> None:
+    hosts = Hosts()
+    hosts.set_totals("node", HostTotals(8000, 1000))
+    came = hosts.set_share("uid-a", HostShare("node", 3000, 100))
+
+    unchanged = hosts.set_share("uid-a", HostShare("node", 3000, 100))
+    left = hosts.set_share("uid-a", None)
+
+    capacity = hosts.capacity("node")
+    assert (came, unchanged, left) == ({"node"}, set(), {"node"})
+    assert capacity is not None
+    assert capacity.cpu_free_milli == 8000

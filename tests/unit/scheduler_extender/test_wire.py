@@ -1,0 +1,165 @@
+"""kube-scheduler's JSON, also when it is none."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuloom.errors import InvalidRequestError
+from gpuloom.placement.score import ScoreWeights
+from services.scheduler_extender import wire
+from services.scheduler_extender.binding import Bench, Bindings
+from services.scheduler_extender.decisions import DecisionLog
+from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.state import ClusterState
+from services.scheduler_extender.verbs import VERBS, Verbs
+from services.scheduler_extender.verdicts import Preferences
+from services.scheduler_extender.wire import BindCall, FilterAnswer
+from tests.unit.scheduler_extender.builders import HandClock, a_node, a_pod
+from tests.unit.scheduler_extender.kubernetes import ScriptedApi
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text()
+OUTER_KEYS = ("Pod", "pod", "Nodes", "NodeNames", "nodenames", "PodName", "PodNamespace", "PodUID", "Node")
+POD_KEYS = ("metadata", "name", "uid", "annotations", "spec", "containers", "initContainers", "status")
+INNER_KEYS = ("items", "resources", "limits", "nvidia.com/gpu", "gpuloom.dev/gpu-milli", "affinity")
+KEYS = st.sampled_from((*OUTER_KEYS, *POD_KEYS, *INNER_KEYS))
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+NEARLY_A_POD = st.builds(
+    lambda metadata, spec, status: {
+        "metadata": {"name": "p", "uid": "u", **metadata},
+        "spec": spec,
+        "status": status,
+    },
+    st.dictionaries(KEYS, JSON, max_size=2),
+    JSON,
+    JSON,
+)
+
+
+def body(**fields: Any) -> bytes:
+    return orjson.dumps(fields)
+
+
+def some_verbs() -> Verbs:
+    clock = HandClock()
+    state = ClusterState(Ledger(30.0), lambda: False, clock)
+    bench = Bench(state.ledger, state.views, DecisionLog(clock), clock)
+    api = ScriptedApi()
+    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, ScoreWeights()))
+
+
+def run(verb: str, request: bytes) -> bytes:
+    """Nothing here waits, so one step is all it takes."""
+    try:
+        some_verbs().answer(verb, request).send(None)
+    except StopIteration as done:
+        answer: bytes = done.value
+        return answer
+    raise AssertionError("the verb waits for something")
+
+
+def test_node_names_are_read_without_regard_to_case() -> None:
+    for key in ("NodeNames", "nodenames", "nodeNames"):
+        call = wire.parse_nodes_call(orjson.dumps({"POD": a_pod(), key: ["a", "b"], "Nodes": None}))
+
+        assert call.node_names == ("a", "b")
+        assert call.nodes is None
+
+
+def test_whole_nodes_are_answered_with_those_of_them_that_are_kept() -> None:
+    nodes = [a_node("a"), a_node("b")]
+    call = wire.parse_nodes_call(body(Pod=a_pod(), Nodes={"items": nodes}, NodeNames=None))
+
+    answer = orjson.loads(wire.encode_filter(call, FilterAnswer(("b",), {"a": "full"}, {})))
+
+    assert call.node_names == ("a", "b")
+    assert answer["Nodes"] == {"metadata": {}, "items": [nodes[1]]}
+    assert answer["NodeNames"] is None
+    assert answer["FailedNodes"] == {"a": "full"}
+
+
+def test_names_are_answered_with_names() -> None:
+    call = wire.parse_nodes_call(body(Pod=a_pod(), NodeNames=["a", "b"]))
+
+    answer = orjson.loads(wire.encode_filter(call, FilterAnswer(("b",), {}, {"a": "stale"})))
+
+    assert (answer["Nodes"], answer["NodeNames"]) == (None, ["b"])
+    assert answer["FailedAndUnresolvableNodes"] == {"a": "stale"}
+    assert answer["Error"] == ""
+
+
+def test_a_call_without_any_nodes_has_none() -> None:
+    assert wire.parse_nodes_call(body(Pod=a_pod())).node_names == ()
+
+
+def test_a_bind_call_is_read() -> None:
+    call = wire.parse_bind_call(body(PodName="p", PodNamespace="ns", PodUID="u", Node="n"))
+
+    assert call == BindCall("ns", "p", "u", "n")
+
+
+@pytest.mark.parametrize(
+    "request_body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"Pod":' * 5000,
+        body(NodeNames=["a"]),
+        body(Pod=[], NodeNames=["a"]),
+        body(Pod=a_pod(), NodeNames=[1]),
+        body(Pod=a_pod(), NodeNames="a"),
+        body(Pod=a_pod(), Nodes={"items": ["a"]}),
+        body(Pod=a_pod(), Nodes={"items": [{"metadata": {}}]}),
+        body(Pod=a_pod(), NodeNames=["a"] * (wire.MAX_NODES + 1)),
+    ],
+)
+def test_a_malformed_nodes_call_is_an_invalid_request(request_body: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        wire.parse_nodes_call(request_body)
+
+
+@pytest.mark.parametrize("missing", ["PodName", "PodNamespace", "PodUID", "Node"])
+@pytest.mark.parametrize("value", [None, "", 3])
+def test_a_bind_call_without_a_part_is_an_invalid_request(missing: str, value: object) -> None:
+    fields: dict[str, object] = {"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "n"}
+
+    with pytest.raises(InvalidRequestError, match=missing):
+        wire.parse_bind_call(orjson.dumps({**fields, missing: value}))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@settings(max_examples=60, deadline=None)
+@given(request_body=st.one_of(st.binary(max_size=40), JSON.map(orjson.dumps)))
+def test_hostile_bodies_raise_nothing_but_invalid_requests(verb: str, request_body: bytes) -> None:
+    try:
+        run(verb, request_body)
+    except InvalidRequestError:
+        return
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
+@settings(max_examples=120, deadline=None)
+@given(pod=NEARLY_A_POD, names=st.lists(st.text(max_size=5), max_size=3))
+def test_hostile_pods_get_an_answer_about_the_names_asked(verb: str, pod: Any, names: list[str]) -> None:
+    try:
+        answer = orjson.loads(run(verb, body(Pod=pod, NodeNames=names)))
+    except InvalidRequestError:
+        return
+
+    match verb:
+        case "filter":
+            told = {*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]}
+            assert told == set(names)
+        case "prioritize":
+            assert [entry["Host"] for entry in answer] == names
+        case _:
+            assert answer == {"NodeNameToMetaVictims": {}}
