@@ -60,7 +60,7 @@ class HostCapacity:
     memory_free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeView:
     """A node as placement sees it. GPU i of `gpus` is bit i of every mask.
 

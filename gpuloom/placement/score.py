@@ -9,6 +9,7 @@ balance   how close the used shares of CPU, memory and GPU come to each other, s
 Never refuses: that is `fit`.
 """
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -80,7 +81,12 @@ def evaluate(
 
 def in_order(scored: Iterable[Scored]) -> list[Scored]:
     """Best first; equals by name."""
-    return sorted(scored, key=lambda entry: (-entry.total, entry.name))
+    return sorted(scored, key=_rank)
+
+
+def best_of(scored: Iterable[Scored], count: int) -> list[Scored]:
+    """The first `count` of `in_order`, without sorting the rest."""
+    return heapq.nsmallest(count, scored, key=_rank)
 
 
 def extender_scores(ranked: Sequence[Scored]) -> dict[str, int]:
@@ -99,6 +105,10 @@ def extender_scores(ranked: Sequence[Scored]) -> dict[str, int]:
     }
     scores[ranked[0].name] = MAX_EXTENDER_SCORE
     return scores
+
+
+def _rank(entry: Scored) -> tuple[float, str]:
+    return -entry.total, entry.name
 
 
 @dataclass(frozen=True, slots=True)

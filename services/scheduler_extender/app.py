@@ -30,6 +30,7 @@ from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.metrics import ExtenderMetrics
+from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.server import ALLOWED_CALLERS, SchedulerExtenderServer
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.takeover import stamp_unbound
@@ -40,6 +41,7 @@ from services.scheduler_extender.waker import Waker
 SERVICE = scheduler_extender_pb2.DESCRIPTOR.services_by_name["SchedulerExtenderService"]
 
 WAKE_INTERVAL_S = 1.0
+SETTLE_INTERVAL_S = 30.0
 MAX_SILENCE_S = 60.0
 
 _log = logging.getLogger(__name__)
@@ -57,10 +59,11 @@ async def build(app: App, config: ExtenderConfig) -> None:
     bindings = Bindings(
         bench, KubernetesPods(power.pods, client), KubernetesBinder(client), config.bind_timeout_s
     )
-    verbs = Verbs(bench, bindings, Preferences(config.shortlist, config.weights.weights()))
+    verbs = Verbs(bench, bindings, Preferences(config.shortlist, Outcomes(config.weights.weights())))
     waker = Waker(state, KubernetesMarker(client), app.clock, metrics)
     app.add_loop("discovery", mirror.run)
     app.add_loop("takeover", power.run)
+    app.add_loop("open binds", lambda: _settle(bindings, app.clock))
     app.add_loop("waker", lambda: waker.run(WAKE_INTERVAL_S))
     app.add_readiness("ledger", lambda: power.unready_reason() or None)
     metrics.watch(state)
@@ -83,6 +86,12 @@ async def _serve(app: App, config: ExtenderConfig, rpc: RpcEnvironment, verbs: V
     )
     metrics = power.metrics
     await app.enter(ExtenderHttp(verbs, power.unready_reason, options, app.clock, metrics))
+
+
+async def _settle(bindings: Bindings, clock: Clock) -> None:
+    while True:
+        await clock.sleep(SETTLE_INTERVAL_S)
+        await bindings.settle()
 
 
 class Power:

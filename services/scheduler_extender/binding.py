@@ -73,7 +73,9 @@ class Bindings:
                 read = await self._read(call)
                 # While it was read, the informer may have shown it, and newer.
                 pod = self._pods.by_uid(call.uid) or read
-            if self._is_done(pod, call):
+            done = self._done(pod, call)
+            if done is not None:
+                self._record(ref, Verdict.BOUND, call.node_name, "", done)
                 return ""
             attempt = self._hold(pod, call)
             await self._send(attempt, resource_version_of(pod))
@@ -82,25 +84,44 @@ class Bindings:
             return str(error)
         return ""
 
+    async def settle(self) -> None:
+        """Look after attempts whose pod the informer does not show: if it is gone, nobody else will tell."""
+        for pod in self._bench.ledger.attempted_pods():
+            if self._pods.by_uid(pod.uid) is not None:
+                continue
+            try:
+                present = uid_of(await self._pods.read(pod.namespace, pod.name)) == pod.uid
+            except NotFoundError:
+                present = False
+            except GpuloomError as error:
+                _log.info("pod of an open bind not read", extra={"pod": str(pod), "reason": str(error)})
+                continue
+            if not present:
+                self._note_gone(pod)
+
     async def _read(self, call: BindCall) -> JsonObject:
         """A pod that the informer has not shown yet is read directly."""
         try:
             pod = await self._pods.read(call.namespace, call.name)
+        except NotFoundError:
+            pod = {}
         except GpuloomError as error:
             raise BindRefusedError(f"the pod can't be read: {error}") from error
         if uid_of(pod) != call.uid:
-            raise BindRefusedError("the pod was replaced by another of the same name")
+            self._note_gone(PodRef(call.namespace, call.name, call.uid))
+            raise BindRefusedError("the pod is gone")
         return pod
 
-    def _is_done(self, pod: JsonObject, call: BindCall) -> bool:
+    def _done(self, pod: JsonObject, call: BindCall) -> Allocation | None:
+        """What the pod has if it is bound as asked already; None if it is unbound."""
         observed = _managed(pod)
         if not observed.node_name:
-            return False
+            return None
         if observed.node_name != call.node_name:
             raise BindRefusedError(f"the pod is already bound to {observed.node_name}")
         if observed.allocation is None:
             raise BindRefusedError("the pod is already bound to this node, but not by GPULoom")
-        return True
+        return observed.allocation
 
     def _hold(self, pod: JsonObject, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
@@ -144,7 +165,6 @@ class Bindings:
         except _DEFINITE as error:
             attempt.sent[resource_version] -= 1
             await self._resolve(attempt, error)
-            return
         except GpuloomError as error:
             raise BindRefusedError(f"the outcome of the bind is not known yet: {error}") from error
         self._record(attempt.pod, Verdict.BOUND, attempt.node_name, "", attempt.allocation)

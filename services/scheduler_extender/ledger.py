@@ -82,6 +82,7 @@ class Ledger:
         self._node_uid[name] = uid
         self._node_name[uid] = name
         self._touched.add(name)
+        self._reopened.add(name)
 
     def forget_node(self, name: str) -> None:
         uid = self._node_uid.pop(name, None)
@@ -156,6 +157,9 @@ class Ledger:
 
     def attempt(self, pod_uid: str, node_uid: str) -> Attempt | None:
         return self._attempts.get((pod_uid, node_uid))
+
+    def attempted_pods(self) -> tuple[PodRef, ...]:
+        return tuple({attempt.pod.uid: attempt.pod for attempt in self._attempts.values()}.values())
 
     def pod(self, uid: str) -> ObservedPod | None:
         return self._pods.get(uid)

@@ -17,6 +17,7 @@ ALLOWED_CALLERS = {"WatchDecisions": frozenset({"cli"}), "ListAllocations": froz
 HEARTBEAT_S = 5.0
 DEFAULT_PAGE = 500
 MAX_PAGE = 5000
+MAX_DIGITS = 9
 
 
 class SchedulerExtenderServer(SchedulerExtenderServiceServicer):
@@ -71,6 +72,6 @@ def _token(text: str) -> Place:
     if not text:
         return "", "", 0
     parts = text.split("/")
-    if len(parts) != 3 or not parts[2].isdecimal():
+    if len(parts) != 3 or not (parts[2].isdecimal() and len(parts[2]) <= MAX_DIGITS):
         raise InvalidRequestError("page_token is not one that this call gave")
     return parts[0], parts[1], int(parts[2])

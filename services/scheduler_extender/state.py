@@ -21,8 +21,6 @@ class ClusterState:
         self.ledger = ledger
         self.hosts = Hosts()
         self.views = Views(ledger, self.hosts, facts_are_stale)
-        self._facts_are_stale = facts_are_stale
-        self._were_stale = True
         self._clock = clock
         self._pending: dict[str, PodRef] = {}
         self._node_names: set[str] = set()
@@ -65,11 +63,7 @@ class ClusterState:
         """Names of nodes that may have got room since the last call."""
         self.ledger.tick(self._clock.monotonic())
         reopened = self.ledger.take_reopened()
-        stale = self._facts_are_stale()
-        if self._were_stale and not stale:
-            reopened |= self._node_names
-        self._were_stale = stale
-        return reopened
+        return reopened | self._node_names if self.views.take_freshened() else reopened
 
     def entry_counts(self) -> dict[EntryState, int]:
         counts = dict.fromkeys(EntryState, 0)

@@ -6,7 +6,6 @@ from gpuloom.codec.pod import pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.ledger import Decision, Verdict
 from gpuloom.model.node import PodRef
-from gpuloom.placement.devices import NodeView
 from services.scheduler_extender import wire
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.pods import allocation_text
@@ -62,8 +61,8 @@ class Verbs:
             return wire.FilterAnswer(call.node_names, {}, {})
         if allocation_text(call.pod) is not None:
             return refuse_all(call.node_names, "the pod carries an allocation that GPULoom did not make")
-        soft = has_soft_wishes(call.pod)
-        return filter_nodes(request, call.node_names, self._view_for(ref), self._preferences, soft)
+        view_of, soft = self._bench.views.viewer(ref.uid), has_soft_wishes(call.pod)
+        return filter_nodes(request, call.node_names, view_of, self._preferences, soft)
 
     def _prioritize(self, body: bytes) -> bytes:
         call = wire.parse_nodes_call(body)
@@ -73,24 +72,10 @@ class Verbs:
             request = None
         if request is None:
             return wire.encode_scores(neutral_scores(call.node_names))
-        view_of, soft = self._view_for(pod_ref(call.pod)), has_soft_wishes(call.pod)
+        view_of, soft = self._bench.views.viewer(pod_ref(call.pod).uid), has_soft_wishes(call.pod)
         return wire.encode_scores(score_nodes(request, call.node_names, view_of, self._preferences, soft))
-
-    def _view_for(self, ref: PodRef) -> "ViewFor":
-        return ViewFor(self._bench, ref.uid)
 
     def _record_refusal(self, ref: PodRef, reason: str) -> None:
         decision = Decision(self._bench.clock.now(), ref, Verdict.REFUSED, reason=reason)
         if self._bench.decisions.record(decision):
             _log.info("pod refused", extra={"pod": str(ref), "uid": ref.uid, "reason": reason})
-
-
-class ViewFor:
-    """A node as this pod sees it: what the pod itself holds there by an earlier bind is free for it."""
-
-    def __init__(self, bench: Bench, pod_uid: str) -> None:
-        self._views = bench.views
-        self._pod_uid = pod_uid
-
-    def __call__(self, node_name: str) -> NodeView | None:
-        return self._views.view(node_name, self._pod_uid)

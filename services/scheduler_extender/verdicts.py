@@ -6,7 +6,7 @@ nearly as good as the best gets the top score, so that those wishes still decide
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuloom.kube.objects import JsonObject
@@ -16,42 +16,44 @@ from gpuloom.placement.fit import Refusal
 from gpuloom.placement.score import (
     MAX_EXTENDER_SCORE,
     Scored,
-    ScoreWeights,
-    evaluate,
+    best_of,
     extender_scores,
     in_order,
 )
+from services.scheduler_extender.outcomes import Evaluation, Outcome, Outcomes
+from services.scheduler_extender.views import ViewOf
 from services.scheduler_extender.wire import FilterAnswer
 
 UNKNOWN_NODE = "node is not known to GPULoom yet"
 NEARLY_AS_GOOD = 0.95
 
-ViewOf = Callable[[str], NodeView | None]
+_UNKNOWN = Refusal(UNKNOWN_NODE, resolvable=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
+    """How many nodes a filter answers at most, and how nodes are judged."""
+
     shortlist: int
-    weights: ScoreWeights
+    outcomes: Outcomes
 
 
 def filter_nodes(
     request: PodRequest, names: Iterable[str], view_of: ViewOf, preferences: Preferences, soft_wishes: bool
 ) -> FilterAnswer:
+    evaluation = preferences.outcomes.of(request)
     fitting: list[Scored] = []
     failed: dict[str, str] = {}
     hopeless: dict[str, str] = {}
     for name in names:
-        outcome = _evaluate(request, view_of(name), preferences.weights)
+        outcome = _evaluate(evaluation, view_of(name))
         if isinstance(outcome, Scored):
             fitting.append(outcome)
         elif outcome.resolvable:
             failed[name] = outcome.reason
         else:
             hopeless[name] = outcome.reason
-    best = in_order(fitting)
-    if not soft_wishes:
-        best = best[: preferences.shortlist]
+    best = in_order(fitting) if soft_wishes else best_of(fitting, preferences.shortlist)
     return FilterAnswer(tuple(scored.name for scored in best), failed, hopeless)
 
 
@@ -64,7 +66,8 @@ def score_nodes(
     request: PodRequest, names: tuple[str, ...], view_of: ViewOf, preferences: Preferences, soft_wishes: bool
 ) -> list[tuple[str, int]]:
     """A score for every name asked, in the order asked; 0 for one that no longer fits."""
-    outcomes = (_evaluate(request, view_of(name), preferences.weights) for name in names)
+    evaluation = preferences.outcomes.of(request)
+    outcomes = (_evaluate(evaluation, view_of(name)) for name in names)
     ranked = in_order(outcome for outcome in outcomes if isinstance(outcome, Scored))
     scores = extender_scores(ranked)
     if soft_wishes and ranked:
@@ -99,10 +102,8 @@ def summary(refusals: Mapping[str, str]) -> str:
     return "; ".join(f"{count} {reason}" for reason, count in ordered)
 
 
-def _evaluate(request: PodRequest, view: NodeView | None, weights: ScoreWeights) -> Scored | Refusal:
-    if view is None:
-        return Refusal(UNKNOWN_NODE, resolvable=False)
-    return evaluate(request, view, weights)
+def _evaluate(evaluation: Evaluation, view: NodeView | None) -> Outcome:
+    return _UNKNOWN if view is None else evaluation(view)
 
 
 def _object(value: object) -> JsonObject:

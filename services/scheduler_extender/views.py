@@ -7,6 +7,7 @@ costs next to nothing. Whatever is not known closes the node, with the reason.
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
@@ -15,6 +16,8 @@ from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.occupancy import Taken, closed_reason, taken_by
 from services.scheduler_extender.pods import HostShare
+
+ViewOf = Callable[[str], NodeView | None]
 
 NO_FACTS = "no device facts from its agent"
 STALE = "device facts are stale"
@@ -81,14 +84,28 @@ class Views:
         self._facts_are_stale = facts_are_stale
         self._kept: dict[str, NodeView] = {}
         self._stale = True
+        self._freshened = False
 
     def forget(self, node_name: str) -> None:
         """Something about this node changed."""
         self._kept.pop(node_name, None)
 
+    def take_freshened(self) -> bool:
+        """Whether the facts, stale as a whole, came to be used again since the last call."""
+        self._drop_changed()
+        freshened, self._freshened = self._freshened, False
+        return freshened
+
     def view(self, node_name: str, without_pod: str = "") -> NodeView | None:
         """The node now; None if Kubernetes shows no such node. `without_pod` gets its own holds back."""
+        return self.viewer(without_pod)(node_name)
+
+    def viewer(self, without_pod: str = "") -> "ViewOf":
+        """Many nodes at this moment: ask what it gives for each, without an await in between."""
         self._drop_changed()
+        return partial(self._view, without_pod=without_pod)
+
+    def _view(self, node_name: str, without_pod: str) -> NodeView | None:
         uid = self._ledger.node_uid(node_name)
         if uid is None:
             return None
@@ -102,6 +119,7 @@ class Views:
         stale = self._facts_are_stale()
         if stale != self._stale:
             self._stale = stale
+            self._freshened = self._freshened or not stale
             self._kept.clear()
         for name in self._ledger.take_touched():
             self.forget(name)

@@ -17,6 +17,7 @@ from gpuloom.runtime.clock import SystemClock
 from services.scheduler_extender import http
 from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
 from services.scheduler_extender.metrics import ExtenderMetrics
+from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.verbs import VERBS, Verbs
 from services.scheduler_extender.verdicts import Preferences
 from tests.mesh.rpc.builders import issue
@@ -39,7 +40,7 @@ class Port:
         source = CertificateSource(tls_files(folder, "scheduler_extender"), lambda outcome: None)
         tls = server_ssl_context(source, client_certificate)
         options = HttpsOptions("127.0.0.1", port, tls, check_identity=client_certificate)
-        verbs = Verbs(desk.bench, desk.bindings, Preferences(8, ScoreWeights()))
+        verbs = Verbs(desk.bench, desk.bindings, Preferences(8, Outcomes(ScoreWeights())))
         metrics = ExtenderMetrics(self.registry)
         self.http = ExtenderHttp(verbs, lambda: self.unready, options, SystemClock(), metrics)
 

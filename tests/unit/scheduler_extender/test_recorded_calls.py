@@ -14,6 +14,7 @@ from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.verbs import Verbs
 from services.scheduler_extender.verdicts import Preferences
@@ -67,7 +68,7 @@ def verbs_for(node_names: list[str], api: AcceptingApi) -> Verbs:
         gpus = [a_gpu(f"GPU-{name}-{index}", index) for index in range(GPUS_PER_NODE)]
         state.observe_facts(f"uid-{name}", some_facts(name, *gpus, mode=NodeMode.NVIDIA))
     bench = Bench(state.ledger, state.views, DecisionLog(clock), clock)
-    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, ScoreWeights()))
+    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, Outcomes(ScoreWeights())))
 
 
 def names_in(call: JsonObject) -> list[str]:

@@ -122,6 +122,20 @@ def test_all_nodes_reopen_when_facts_are_fresh_again() -> None:
     assert state.take_reopened() == set()
 
 
+def test_a_stale_moment_between_two_looks_reopens_all_nodes_too() -> None:
+    facts = Facts()
+    state = a_state(facts)
+    state.take_reopened()
+
+    facts.stale = True
+    refused = state.views.view("node")
+    facts.stale = False
+
+    assert refused is not None
+    assert refused.closed_reason
+    assert state.take_reopened() == {"node"}
+
+
 def test_entries_are_counted_by_state_and_closed_nodes_too() -> None:
     state = a_state()
     state.observe_node(Change(None, a_node("plain")))

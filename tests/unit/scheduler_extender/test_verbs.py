@@ -10,6 +10,7 @@ from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.verbs import Verbs
 from services.scheduler_extender.verdicts import Preferences
@@ -38,7 +39,7 @@ class Desk:
         bench = Bench(self.state.ledger, self.state.views, self.decisions, clock)
         self.api = ScriptedApi(*pods)
         bindings = Bindings(bench, self.api, self.api, timeout_s=4.0)
-        self._verbs = Verbs(bench, bindings, Preferences(8, ScoreWeights()))
+        self._verbs = Verbs(bench, bindings, Preferences(8, Outcomes(ScoreWeights())))
         for name in ("n1", "n2"):
             self.state.observe_node(Change(None, a_node(name)))
             self.state.observe_facts(f"uid-{name}", some_facts(name, a_gpu(f"GPU-{name}")))

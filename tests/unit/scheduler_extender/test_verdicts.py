@@ -2,10 +2,10 @@
 
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.score import ScoreWeights
+from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.verdicts import (
     UNKNOWN_NODE,
     Preferences,
-    ViewOf,
     filter_nodes,
     has_soft_wishes,
     neutral_scores,
@@ -13,9 +13,10 @@ from services.scheduler_extender.verdicts import (
     score_nodes,
     summary,
 )
+from services.scheduler_extender.views import ViewOf
 from tests.unit.placement.builders import a_card, a_node, a_share, whole
 
-PREFERENCES = Preferences(shortlist=2, weights=ScoreWeights())
+PREFERENCES = Preferences(shortlist=2, outcomes=Outcomes(ScoreWeights()))
 
 
 def seen(*nodes: NodeView) -> ViewOf:

@@ -13,6 +13,7 @@ from services.scheduler_extender import wire
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.verbs import VERBS, Verbs
 from services.scheduler_extender.verdicts import Preferences
@@ -51,7 +52,7 @@ def some_verbs() -> Verbs:
     state = ClusterState(Ledger(30.0), lambda: False, clock)
     bench = Bench(state.ledger, state.views, DecisionLog(clock), clock)
     api = ScriptedApi()
-    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, ScoreWeights()))
+    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, Outcomes(ScoreWeights())))
 
 
 def run(verb: str, request: bytes) -> bytes:
