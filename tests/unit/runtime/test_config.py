@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 - setting() and group() make dataclass fields, not defaults that instances share
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
