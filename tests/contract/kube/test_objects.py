@@ -1,12 +1,14 @@
 """Create, read, change, delete."""
 
+import asyncio
+
 import pytest
 
 from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError
 from gpuloom.kube.client import DeleteOptions, KubeClient
 from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.listing import Selection
-from gpuloom.kube.objects import resource_version_of, uid_of
+from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
 from gpuloom.kube.resources import CONFIGMAPS, NODES, PODS, Resource
 from gpuloom.runtime.clock import SystemClock
 from tests.contract.kube.builders import NAMESPACE, a_config_map, a_node, a_pod, ensure_namespace
@@ -207,12 +209,22 @@ async def test_a_custom_resource_takes_any_shape(client: KubeClient) -> None:
     }
     await client.create(CRDS, definition)
 
-    created = await client.create(
-        WIDGETS, {"metadata": {"namespace": NAMESPACE, "name": "w"}, "spec": {"any": [1, {"thing": None}]}}
+    created = await create_when_served(
+        client, {"metadata": {"namespace": NAMESPACE, "name": "w"}, "spec": {"any": [1, {"thing": None}]}}
     )
 
     assert created["spec"]["any"][0] == 1
     assert len((await client.list(WIDGETS, Selection(NAMESPACE))).items) == 1
+
+
+async def create_when_served(client: KubeClient, widget: JsonObject) -> JsonObject:
+    """An API server serves a new kind a little after it accepted the definition."""
+    async with asyncio.timeout(10.0):
+        while True:
+            try:
+                return await client.create(WIDGETS, widget)
+            except NotFoundError:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_wrong_token_is_refused(kube_api: KubeApiUnderTest) -> None:

@@ -1,4 +1,5 @@
 import itertools
+from statistics import fmean
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,21 +55,25 @@ def test_the_mix_has_every_kind_of_pod() -> None:
     assert 0 < impossible < 100
 
 
-@settings(max_examples=8, deadline=None)
-@given(nvidia=st.integers(16, 400), gpuloom=st.integers(16, 400), seed=st.integers(0, 100))
+@settings(max_examples=4, deadline=None)
+@given(nvidia=st.integers(32, 400), ratio=st.floats(0.4, 2.5), seed=st.integers(0, 100))
 def test_the_offered_load_keeps_both_kinds_of_nodes_busy_but_not_hopeless(
-    nvidia: int, gpuloom: int, seed: int
+    nvidia: int, ratio: float, seed: int
 ) -> None:
-    pods = first(WorkloadPlan(ClusterSize(nvidia, gpuloom, 8, 8), seed), 3000)
-    span_s = pods[-1].at_s
-    # What arrives in the first burst stands for about a minute of arrivals before the start.
+    gpuloom = round(nvidia * ratio)
+    size = ClusterSize(nvidia, gpuloom, 8, 8)
+
+    # Durations have a long tail: one seed alone may be far from the mean.
+    plans = [first(WorkloadPlan(size, seed + other), 3000) for other in range(4)]
+
+    assert 0.7 < fmean(load(pods, "nvidia.com/gpu", 1) / nvidia for pods in plans) < 1.1
+    assert 0.7 < fmean(load(pods, "gpuloom.dev/gpu-milli", 1000) / gpuloom for pods in plans) < 1.1
+
+
+def load(pods: list[PlannedPod], resource: str, unit: int) -> float:
+    """GPUs asked for at a time. The first burst stands for a minute of arrivals before the start."""
     steady = [pod for pod in pods if pod.at_s > 5.0]
-
-    nvidia_load = gpu_seconds(steady, "nvidia.com/gpu", 1) / (span_s - 5.0) / nvidia
-    gpuloom_load = gpu_seconds(steady, "gpuloom.dev/gpu-milli", 1000) / (span_s - 5.0) / gpuloom
-
-    assert 0.7 < nvidia_load < 1.1
-    assert 0.7 < gpuloom_load < 1.1
+    return gpu_seconds(steady, resource, unit) / (pods[-1].at_s - 5.0)
 
 
 def test_a_given_rate_is_kept() -> None:
