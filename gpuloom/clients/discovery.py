@@ -1,14 +1,13 @@
 """A mirror of discovery's read model that survives restarts of either side."""
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from gpuloom.clients.following import keep_following
 from gpuloom.codec.node import node_facts_from_proto
-from gpuloom.errors import GpuloomError
 from gpuloom.model.snapshot import ClusterSnapshot, NodeFacts
 from gpuloom.model.version import StreamVersion
 from gpuloom.rpc.channel import RpcChannel, open_stream
@@ -17,8 +16,6 @@ from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
 from gpuloom.v1.discovery_pb2 import ClusterDelta, WatchClusterRequest, WatchClusterResponse
 from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceStub
-
-_log = logging.getLogger(__name__)
 
 FactsHandler = Callable[[str, NodeFacts | None], None]
 
@@ -70,14 +67,7 @@ class ClusterMirror:
         """Follow until cancelled. What was read last stays while discovery is away."""
         options = self._options
         backoff = Backoff(options.first_backoff_s, options.backoff_cap_s, options.jitter)
-        while True:
-            try:
-                await self._follow(backoff)
-                reason = "the stream ended"
-            except (GpuloomError, TimeoutError) as error:
-                reason = str(error)
-            _log.info("discovery lost, trying again", extra={"reason": reason})
-            await self._clock.sleep(backoff.next_delay_s())
+        await keep_following("discovery", self._follow, backoff, self._clock)
 
     async def _follow(self, backoff: Backoff) -> None:
         request = WatchClusterRequest(without_usage=not self._options.with_usage)

@@ -1,12 +1,10 @@
 """What the extender says of itself: its decisions as they are made, and its ledger."""
 
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from random import Random
 
+from gpuloom.clients.following import keep_following
 from gpuloom.codec.ledger import decision_from_proto, entry_from_proto
-from gpuloom.errors import GpuloomError
 from gpuloom.model.ledger import Decision, LedgerEntry
 from gpuloom.rpc.channel import RpcChannel, open_stream
 from gpuloom.rpc.streams import StreamCursor, StreamGapError
@@ -18,8 +16,6 @@ from gpuloom.v1.scheduler_extender_pb2 import (
     WatchDecisionsResponse,
 )
 from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceStub
-
-_log = logging.getLogger(__name__)
 
 _SILENCE_S = 15.0
 _TIMEOUT_S = 5.0
@@ -34,15 +30,7 @@ class DecisionFollower:
         self._clock = clock
 
     async def run(self) -> None:
-        backoff = Backoff(0.2, 3.0, Random())
-        while True:
-            try:
-                await self._follow(backoff)
-                reason = "the stream ended"
-            except (GpuloomError, TimeoutError) as error:
-                reason = str(error)
-            _log.info("extender lost, trying again", extra={"reason": reason})
-            await self._clock.sleep(backoff.next_delay_s())
+        await keep_following("scheduler_extender", self._follow, Backoff(0.2, 3.0), self._clock)
 
     async def _follow(self, backoff: Backoff) -> None:
         cursor = StreamCursor()
