@@ -41,7 +41,7 @@ format: $(VENV)/.dev-ready ## put the code in its format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-proto: $(VENV)/.dev-ready ## generate gpuloom/v1 and gpuloom/kubelet from protos/
+proto: $(VENV)/.dev-ready ## generate the stubs from protos/
 	@PATH="$(abspath $(BIN)):$$PATH" protos/generate.sh .
 
 proto-check: $(VENV)/.dev-ready ## fail if the committed stubs are not what protos/ gives

@@ -57,15 +57,22 @@ else
   absent "recorded calls of kube-scheduler" "GPULOOM_DATA is not set"
 fi
 
+if command -v cc >/dev/null || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
+  part "NVML, through a compiled stand-in of the library" "$bin/pytest" -q -m real tests/nvml "$@"
+else
+  absent "NVML, through a compiled stand-in of the library" "no C compiler"
+fi
+
 cluster_programs() { # where the Kubernetes programs are, or nothing
   "$bin/python" -c 'import os; from tests.cluster.binaries import find_binaries; find_binaries(os.environ)' 2>/dev/null
 }
 
+on_nodes=(tests/cluster/nodes tests/cluster/test_real_nodes.py tests/cluster/test_delivery.py tests/cluster/test_delivery_chain.py)
 if cluster_programs || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
   part "contract suite on a real API server" "$bin/pytest" -q -m real tests/contract "$@"
   part "real control plane: accounts, configuration, end to end with kube-scheduler" \
-    "$bin/pytest" -q -m real tests/cluster --ignore tests/cluster/nodes --ignore tests/cluster/test_real_nodes.py "$@"
-  part "real nodes: kubelet and containerd" "$bin/pytest" -q -m real tests/cluster/nodes tests/cluster/test_real_nodes.py "$@"
+    "$bin/pytest" -q -m real tests/cluster "${on_nodes[@]/#/--ignore=}" "$@"
+  part "real nodes: kubelet and containerd, delivery by NRI" "$bin/pytest" -q -m real "${on_nodes[@]}" "$@"
 else
   absent "the tests on a real Kubernetes cluster" "no programs; run make kube-assets ARGS=--nodes, or set KUBE_ASSETS"
 fi

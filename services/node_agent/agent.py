@@ -1,6 +1,6 @@
 """One agent: a machine, the loop that looks at it, and the gRPC server that tells of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuloom.errors import InvalidRequestError
@@ -16,8 +16,11 @@ from gpuloom.v1.node_agent_pb2_grpc import add_NodeAgentServiceServicer_to_serve
 from services.node_agent.adapters.kubelet import PodResourcesKubelet
 from services.node_agent.adapters.kubernetes import InformedPods
 from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedRuntime
+from services.node_agent.delivery.config import DeliveryConfig
+from services.node_agent.delivery.wiring import start_delivery
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
+from services.node_agent.ports import GpuDriver, Kubelet, Runtime
 from services.node_agent.sampler import Owners, Sampler
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
 from services.node_agent.state import first_state
@@ -46,6 +49,22 @@ class AgentOptions:
     reflection: bool
     sample_interval_s: float
     heartbeat_interval_s: float
+    delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The node that an agent is on, and through what it sees it.
+
+    `runtime` is that of a simulated machine; on a real one, whoever delivers knows who holds devices.
+    """
+
+    node_name: str
+    mode: NodeMode
+    delivery: Delivery
+    driver: GpuDriver
+    kubelet: Kubelet
+    runtime: Runtime | None = None
 
 
 def open_machine(directory: Path, node_name: str) -> Machine:
@@ -56,30 +75,34 @@ def open_machine(directory: Path, node_name: str) -> Machine:
 
 
 async def add_agent(around: Surroundings, machine: Machine, options: AgentOptions) -> RpcServer:
-    """Start an agent for this machine; it runs until the process ends."""
-    app, mode = around.app, machine.spec.mode
-    max_age_s = _LATE_LOOKS * max(options.sample_interval_s, 1.0)
-    node = Node(first_state(machine.spec.node, mode, _DELIVERY[mode]), app.clock, max_age_s)
-    around.metrics.watch(node)
+    """Start an agent for this simulated machine; it runs until the process ends."""
+    app, spec = around.app, machine.spec
     kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _device_ids(machine)))
-    pods = InformedPods(machine.spec.node, around.nodes, around.pods)
-    sampler = Sampler(
-        node,
-        SimulatedDriver(machine, app.clock),
-        Owners(kubelet, SimulatedRuntime(machine), pods),
-        app.clock,
-        around.metrics,
-    )
-    app.add_loop(f"sampler {machine.spec.node}", lambda: sampler.run(options.sample_interval_s))
-    app.add_liveness(f"sampler {machine.spec.node}", node.stale_reason)
-    app.add_readiness(f"first look at {machine.spec.node}", lambda: _not_looked(node))
+    driver, runtime = SimulatedDriver(machine, app.clock), SimulatedRuntime(machine)
+    parts = Parts(spec.node, spec.mode, _DELIVERY[spec.mode], driver, kubelet, runtime)
+    return await add_agent_of(around, parts, options)
+
+
+async def add_agent_of(around: Surroundings, parts: Parts, options: AgentOptions) -> RpcServer:
+    """Start an agent that sees its node through these parts; it runs until the process ends."""
+    app, name = around.app, parts.node_name
+    max_age_s = _LATE_LOOKS * max(options.sample_interval_s, 1.0)
+    node = Node(first_state(name, parts.mode, parts.delivery), app.clock, max_age_s)
+    around.metrics.watch(node)
+    pods = InformedPods(name, around.nodes, around.pods)
+    runtime = await start_delivery(app, options.delivery, node, pods, parts.runtime)
+    owners = Owners(parts.kubelet, runtime, pods)
+    sampler = Sampler(node, parts.driver, owners, app.clock, around.metrics)
+    app.add_loop(f"sampler {name}", lambda: sampler.run(options.sample_interval_s))
+    app.add_liveness(f"sampler {name}", node.stale_reason)
+    app.add_readiness(f"first look at {name}", lambda: _not_looked(node))
     server = RpcServer(
         around.rpc, options.grpc_host, options.grpc_port, ServerOptions(reflection=options.reflection)
     )
     servicer = NodeAgentServer(node, options.heartbeat_interval_s, around.metrics)
     server.add(servicer, add_NodeAgentServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
     await app.enter(server)
-    app.on_drain(f"grpc {machine.spec.node}", lambda: server.drain(grace_s=1.0))
+    app.on_drain(f"grpc {name}", lambda: server.drain(grace_s=1.0))
     return server
 
 

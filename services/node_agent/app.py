@@ -2,19 +2,33 @@
 
 import os
 
+from gpuloom.catalog import load_catalog
+from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.resources import NODES, PODS
+from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.app import App
-from services.node_agent.agent import AgentOptions, Surroundings, add_agent, open_machine
-from services.node_agent.config import AgentConfig
+from services.node_agent.adapters.kubelet import PodResourcesKubelet
+from services.node_agent.agent import (
+    AgentOptions,
+    Parts,
+    Surroundings,
+    add_agent,
+    add_agent_of,
+    open_machine,
+)
+from services.node_agent.config import AgentConfig, Driver
 from services.node_agent.metrics import AgentMetrics
+from services.node_agent.nvml.driver import NvmlDriver
+
+# In mode gpuloom nothing is delivered until the container runtime has taken us as its plugin.
+_FIRST_DELIVERY = {NodeMode.NVIDIA: Delivery.DEVICE_PLUGIN, NodeMode.GPULOOM: Delivery.NONE}
 
 
 async def build(app: App, config: AgentConfig) -> None:
-    machine = open_machine(config.machine_dir, config.node_name)
     rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     nodes = Informer(client, NODES, app.clock, _only(f"metadata.name={config.node_name}"))
@@ -28,8 +42,22 @@ async def build(app: App, config: AgentConfig) -> None:
         config.reflection,
         config.sample_interval_s,
         config.heartbeat_interval_s,
+        config.delivery,
     )
-    await add_agent(around, machine, options)
+    if config.driver is Driver.NVML:
+        await add_agent_of(around, await _nvml_parts(app, config), options)
+        return
+    if config.machine_dir is None:
+        raise InvalidRequestError("a simulated machine needs its directory")
+    await add_agent(around, open_machine(config.machine_dir, config.node_name), options)
+
+
+async def _nvml_parts(app: App, config: AgentConfig) -> Parts:
+    if config.mode is None:
+        raise InvalidRequestError("the node's mode is not set")
+    driver = await app.enter(NvmlDriver(load_catalog(), app.clock))
+    kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, driver.device_of_id))
+    return Parts(config.node_name, config.mode, _FIRST_DELIVERY[config.mode], driver, kubelet)
 
 
 def _only(field_selector: str) -> InformerOptions:

@@ -1,18 +1,29 @@
 """The agent's settings."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from gpuloom.kube.settings import KubeConfig
+from gpuloom.model.node import NodeMode
 from gpuloom.rpc.settings import TlsConfig, grpc_host_setting
 from gpuloom.runtime.config import REQUIRED, group, setting
 from gpuloom.runtime.parsers import boolean, choice, port, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
+from services.node_agent.delivery.config import DeliveryConfig
 
 
 class Driver(StrEnum):
+    NVML = "nvml"
     SIMULATED = "simulated"
+
+
+KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+
+def _path(raw: str) -> Path:
+    return Path(text(raw))
 
 
 @dataclass(frozen=True)
@@ -24,12 +35,24 @@ class AgentConfig:
         "GPULOOM_AGENT_DRIVER",
         default=REQUIRED,
         parse=choice(*Driver),
-        help="Where GPUs are read from: simulated",
+        help="Where GPUs are read from: nvml (NVIDIA's driver) or simulated",
     )
-    machine_dir: Path = setting(
+    mode: NodeMode | None = setting(
+        "GPULOOM_AGENT_MODE",
+        default=None,
+        parse=choice(NodeMode.NVIDIA, NodeMode.GPULOOM),
+        help="Who gives out this node's GPUs: nvidia (its device plugin) or gpuloom; needed by driver nvml",
+    )
+    kubelet_socket: Path = setting(
+        "GPULOOM_KUBELET_SOCKET",
+        default=KUBELET_SOCKET,
+        parse=_path,
+        help="Socket of the kubelet's PodResources API; used by driver nvml",
+    )
+    machine_dir: Path | None = setting(
         "GPULOOM_AGENT_MACHINE_DIR",
-        default=REQUIRED,
-        parse=lambda raw: Path(text(raw)),
+        default=None,
+        parse=_path,
         help="Directory of the simulated machine, which also says in which mode the node is",
     )
     sample_interval_s: float = setting(
@@ -49,7 +72,16 @@ class AgentConfig:
     reflection: bool = setting(
         "GPULOOM_GRPC_REFLECTION", default=False, parse=boolean, help="Serve gRPC reflection"
     )
+    delivery: DeliveryConfig = group(DeliveryConfig)
     tls: TlsConfig = group(TlsConfig)
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)
+
+    def problems(self) -> Iterator[str]:
+        if self.driver is Driver.NVML and self.mode is None:
+            yield "GPULOOM_AGENT_MODE is required by driver nvml: nvidia or gpuloom"
+        if self.driver is Driver.SIMULATED and self.machine_dir is None:
+            yield "GPULOOM_AGENT_MACHINE_DIR is required by driver simulated: the machine's directory"
+        if self.driver is Driver.SIMULATED and self.mode is not None:
+            yield "GPULOOM_AGENT_MODE is for driver nvml; a simulated machine says its mode itself"

@@ -1,7 +1,9 @@
 """The node's present state and the feed of its changes."""
 
+from dataclasses import replace
+
 from gpuloom.codec.node import node_delta_to_proto
-from gpuloom.model.node import NodeState
+from gpuloom.model.node import Delivery, NodeState
 from gpuloom.rpc.streams import VersionedFeed
 from gpuloom.runtime.clock import Clock
 from gpuloom.v1.node_agent_pb2 import NodeStateDelta
@@ -28,6 +30,13 @@ class Node:
         """The node was looked at, and this is its state."""
         self.looked_at = True
         self._looked_at_s = self._clock.monotonic()
+        self._publish(state)
+
+    def deliver_by(self, delivery: Delivery) -> None:
+        """From now on devices reach containers this way. Nobody looked at the node for that."""
+        self._publish(replace(self.state, delivery=delivery))
+
+    def _publish(self, state: NodeState) -> None:
         delta = node_delta_to_proto(self.state, state)
         self.state = state
         if delta is not None:

@@ -1,0 +1,47 @@
+"""The settings of delivery."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from gpuloom.runtime.config import setting
+from gpuloom.runtime.parsers import choice, comma_list, text
+
+
+class DeliveryWay(StrEnum):
+    AUTO = "auto"
+    NRI = "nri"
+    OFF = "off"
+
+
+def _path(raw: str) -> Path:
+    return Path(text(raw))
+
+
+@dataclass(frozen=True)
+class DeliveryConfig:
+    way: DeliveryWay = setting(
+        "GPULOOM_AGENT_DELIVERY",
+        default=DeliveryWay.AUTO,
+        parse=choice(*DeliveryWay),
+        help="How containers get their devices in mode gpuloom: nri, off, "
+        "or auto (nri; for simulated GPUs by the simulated kubelet)",
+    )
+    nri_socket: Path = setting(
+        "GPULOOM_AGENT_NRI_SOCKET",
+        default=Path("/var/run/nri/nri.sock"),
+        parse=_path,
+        help="Socket on which the container runtime takes plugins",
+    )
+    cdi_folders: tuple[Path, ...] = setting(
+        "GPULOOM_AGENT_CDI_DIRS",
+        default=(Path("/etc/cdi"), Path("/var/run/cdi")),
+        parse=comma_list(_path),
+        help="Folders of CDI specs; a device in a later one hides its namesake in an earlier one",
+    )
+    cdi_kind: str = setting(
+        "GPULOOM_AGENT_CDI_KIND",
+        default="nvidia.com/gpu",
+        parse=text,
+        help="Kind under which CDI specs list GPUs and MIG instances by their UUIDs",
+    )

@@ -1,0 +1,47 @@
+"""What delivery tells Prometheus about itself."""
+
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
+
+
+class Outcome(StrEnum):
+    """What became of a container that was about to be created."""
+
+    NOTHING = "nothing"
+    DELIVERED = "delivered"
+    REFUSED = "refused"
+
+
+class DeliveryMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._containers = Counter(
+            "gpuloom_node_agent_delivery_containers_total",
+            "Containers that were about to be created, by what they got",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in Outcome:
+            self._containers.labels(outcome)
+        self.answer_duration = Histogram(
+            "gpuloom_node_agent_delivery_answer_duration_seconds",
+            "Time to answer one call of the container runtime",
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self.connected = Gauge(
+            "gpuloom_node_agent_delivery_connected",
+            "1 while the container runtime takes its devices from us",
+            registry=registry,
+        )
+
+        self.without_devices = Gauge(
+            "gpuloom_node_agent_delivery_containers_without_devices",
+            "Containers found without the devices of their allocation when the runtime was connected",
+            registry=registry,
+        )
+
+    def count(self, outcome: Outcome) -> None:
+        self._containers.labels(outcome).inc()

@@ -1,0 +1,1 @@
+"""The node's GPUs through NVIDIA's management library."""

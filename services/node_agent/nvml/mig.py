@@ -1,0 +1,145 @@
+"""The MIG instances of one GPU, with their places.
+
+GPU instances are listed, not MIG devices: one without a compute instance has no device, but takes its place.
+"""
+
+from collections.abc import Mapping
+from ctypes import byref, c_uint
+from dataclasses import dataclass
+
+from gpuloom.catalog import GpuModel
+from gpuloom.model.mig import MigInstance, MigPlacement
+from services.node_agent.nvml.binding import Handle, NvmlError, failure_of, is_gone, nvml, optional, text
+from services.node_agent.nvml.failure import NOT_FOUND, Failure
+from services.node_agent.nvml.inventory import MIB
+
+_NAME_PREFIX = "MIG "
+# Profiles with media engines, by their number in NVML.
+_MEDIA_PROFILES = frozenset({7, 8})
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile as the driver numbers it; `name` is empty where the driver does not tell names."""
+
+    id: int
+    name: str
+    compute_slices: int
+    memory_mib: int
+    media: bool
+
+
+Profiles = Mapping[int, Profile]
+
+
+@dataclass(frozen=True, slots=True)
+class MigReading:
+    """`ids` has the driver's number of each instance, `memory_used_mib` what is used of it, if it is told."""
+
+    enabled: bool = False
+    instances: tuple[MigInstance, ...] = ()
+    ids: tuple[int, ...] = ()
+    memory_used_mib: tuple[int | None, ...] = ()
+    failure: Failure | None = None
+
+
+def read_mig(handle: Handle, profiles: Profiles, model: GpuModel | None) -> MigReading:
+    mode = optional(nvml.nvmlDeviceGetMigMode, handle)
+    if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+        return MigReading()
+    try:
+        devices = _devices(handle)
+        found = [
+            (_instance(info, profile, devices, model), int(info.id))
+            for profile in profiles.values()
+            for info in _instances(handle, profile.id)
+        ]
+    except NvmlError as error:
+        if is_gone(error):
+            raise
+        # Listing needs privileges. Guessing places from what else is visible is worse than saying so.
+        return MigReading(enabled=True, failure=failure_of(error))
+    found.sort(key=lambda pair: pair[0].placement)
+    numbers = tuple(number for _, number in found)
+    used = tuple(devices[number].memory_used_mib if number in devices else None for number in numbers)
+    return MigReading(True, tuple(instance for instance, _ in found), numbers, used)
+
+
+def read_profiles(handle: Handle) -> Profiles:
+    """What this GPU can be cut into, by the id that instances carry."""
+    found = {}
+    for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        info = optional(nvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, number, 2)
+        name = "" if info is None else text(info.name).removeprefix(_NAME_PREFIX)
+        if info is None:
+            info = optional(nvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, number, 1)
+        if info is not None:
+            media = number in _MEDIA_PROFILES
+            profile = Profile(int(info.id), name, int(info.sliceCount), int(info.memorySizeMB), media)
+            found[profile.id] = profile
+    return found
+
+
+def profile_name(profile: Profile, slices: int, model: GpuModel | None) -> str:
+    """The driver's name; on drivers without one, that of the catalogue's profile of the same cut."""
+    if profile.name:
+        return profile.name
+    for candidate in () if model is None else model.mig_profiles:
+        same = (candidate.compute_slices, candidate.memory_slices) == (profile.compute_slices, slices)
+        if same and candidate.name.endswith("+me") == profile.media:
+            return candidate.name
+    return f"profile-{profile.id}"
+
+
+def _instance(
+    info: Handle, profile: Profile, devices: Mapping[int, "_Device"], model: GpuModel | None
+) -> MigInstance:
+    slices, device = int(info.placement.size), devices.get(int(info.id))
+    placement = MigPlacement(int(info.placement.start), profile_name(profile, slices, model))
+    return MigInstance(placement, slices, profile.memory_mib, "" if device is None else device.uuid)
+
+
+def _instances(handle: Handle, profile_id: int) -> list[Handle]:
+    count = c_uint()
+    nvml.nvmlDeviceGetGpuInstances(handle, profile_id, None, byref(count))
+    if count.value == 0:
+        return []
+    # Room for one that is made between the two calls.
+    buffer = (nvml.c_nvmlGpuInstance_t * (count.value + 8))()
+    nvml.nvmlDeviceGetGpuInstances(handle, profile_id, buffer, byref(count))
+    infos = (_info(buffer[place]) for place in range(min(count.value, len(buffer))))
+    return [info for info in infos if info is not None]
+
+
+def _info(instance: Handle) -> Handle | None:
+    try:
+        return nvml.nvmlGpuInstanceGetInfo(instance)
+    except NvmlError as error:
+        # Destroyed since it was listed.
+        if failure_of(error).code == NOT_FOUND:
+            return None
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    uuid: str
+    memory_used_mib: int | None
+
+
+def _devices(handle: Handle) -> dict[int, _Device]:
+    """By GPU instance, where it has exactly one compute instance: only there the device is the instance."""
+    found: dict[int, list[Handle]] = {}
+    for index in range(int(optional(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)):
+        device = optional(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        number = None if device is None else optional(nvml.nvmlDeviceGetGpuInstanceId, device)
+        if number is not None:
+            found.setdefault(int(number), []).append(device)
+    return {number: _device(devices[0]) for number, devices in found.items() if len(devices) == 1}
+
+
+def _device(handle: Handle) -> _Device:
+    uuid = optional(nvml.nvmlDeviceGetUUID, handle)
+    memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle)
+    used_mib = None if memory is None else int(memory.used) // MIB
+    return _Device("" if uuid is None else text(uuid), used_mib)

@@ -1,0 +1,152 @@
+"""A container gets devices only by an allocation that is plainly its own and fits what others have."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuloom.codec.allocation import encode_allocation
+from gpuloom.errors import NotAllowedError
+from gpuloom.model.allocation import Allocation
+from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
+from services.node_agent.delivery.verify import Delivered, NodeFacts, device_names, verify
+from tests.unit.node_agent.delivery.builders import (
+    a_cut_gpu,
+    a_device,
+    a_gpu,
+    a_slice,
+    an_allocation,
+    asking,
+    delivered,
+    facts,
+)
+
+
+def test_an_allocation_for_this_container_is_delivered() -> None:
+    allocation = an_allocation(a_device("GPU-b"), a_slice())
+
+    found = verify(asking(allocation), facts(), [])
+
+    assert found == allocation
+    assert device_names(allocation, facts().gpus) == ("GPU-b", "MIG-0")
+
+
+def test_a_pod_without_an_allocation_gets_nothing() -> None:
+    assert verify(asking(None), facts(), []) is None
+
+
+def test_a_container_that_the_allocation_does_not_name_gets_nothing() -> None:
+    assert verify(asking(an_allocation(), container="side"), facts(), []) is None
+
+
+def test_a_sick_card_is_delivered_because_it_is_there() -> None:
+    sick = a_gpu(health=GpuHealth.UNHEALTHY, health_reason="XID 63")
+
+    assert verify(asking(an_allocation()), facts(sick), []) is not None
+
+
+@pytest.mark.parametrize(
+    ("allocation", "reason"),
+    [
+        ("{", "can't be read"),
+        (an_allocation(pod_uid="uid-other"), "names another pod"),
+        (an_allocation(node_uid="uid-elsewhere"), "names another node"),
+        (an_allocation(advisory=True), "advisory"),
+        (an_allocation(a_device("GPU-x")), "no GPU GPU-x"),
+        (an_allocation(a_device("GPU-m")), "cut into MIG instances"),
+        (an_allocation(a_slice(start=4)), "no MIG instance 1g.5gb at 4"),
+        (an_allocation(a_slice("GPU-a")), "no MIG instance"),
+        (an_allocation(a_device(memory_mib=50_000)), "has 40960 MiB, not 50000"),
+    ],
+)
+def test_a_forged_allocation_is_refused_with_its_reason(allocation: Allocation | str, reason: str) -> None:
+    with pytest.raises(NotAllowedError, match=reason):
+        verify(asking(allocation), facts(), [])
+
+
+def test_a_forged_allocation_stops_every_container_of_its_pod() -> None:
+    copied = an_allocation(pod_uid="uid-other")
+
+    with pytest.raises(NotAllowedError, match="another pod"):
+        verify(asking(copied, container="side"), facts(), [])
+
+
+def test_nothing_is_delivered_while_the_node_does_not_know_itself() -> None:
+    with pytest.raises(NotAllowedError, match="not known yet"):
+        verify(asking(an_allocation()), NodeFacts("", facts().gpus), [])
+
+
+def test_nothing_is_delivered_before_the_first_look_at_the_cards() -> None:
+    with pytest.raises(NotAllowedError, match="not known yet"):
+        verify(asking(an_allocation()), NodeFacts(facts().node_uid, ()), [])
+
+
+def test_a_lost_card_is_refused() -> None:
+    lost = a_gpu(health=GpuHealth.LOST, health_reason="fell off the bus")
+
+    with pytest.raises(NotAllowedError, match="fell off the bus"):
+        verify(asking(an_allocation()), facts(lost), [])
+
+
+def test_shares_beyond_a_whole_card_are_refused() -> None:
+    others = [delivered("one", a_device(milli=400)), delivered("two", a_device(milli=300))]
+
+    fits = verify(asking(an_allocation(a_device(milli=300))), facts(), others)
+    with pytest.raises(NotAllowedError, match="not 1001 beside pods team-a/one, team-a/two"):
+        verify(asking(an_allocation(a_device(milli=301))), facts(), others)
+
+    assert fits is not None
+
+
+def test_memory_beyond_the_card_is_refused() -> None:
+    others = [delivered("one", a_device(milli=100, memory_mib=30_000))]
+
+    with pytest.raises(NotAllowedError, match="has 40960 MiB, not 45000"):
+        verify(asking(an_allocation(a_device(milli=100, memory_mib=15_000))), facts(), others)
+
+
+def test_a_mig_instance_has_one_owner() -> None:
+    with pytest.raises(NotAllowedError, match="held by pod team-a/one"):
+        verify(asking(an_allocation(a_slice())), facts(), [delivered("one", a_slice())])
+
+
+def test_a_card_is_not_given_as_a_whole_and_in_slices_at_once() -> None:
+    with pytest.raises(NotAllowedError, match="in use as a whole by pod team-a/one"):
+        verify(asking(an_allocation(a_slice())), facts(), [delivered("one", a_device("GPU-m"))])
+    with pytest.raises(NotAllowedError, match="in use in MIG instances by pod team-a/one"):
+        verify(asking(an_allocation()), facts(), [delivered("one", a_slice("GPU-a"))])
+
+
+def test_a_container_that_restarts_is_not_in_its_own_way() -> None:
+    assert verify(asking(an_allocation()), facts(), [delivered("train")]) is not None
+
+
+def test_a_slice_without_a_uuid_can_not_be_named() -> None:
+    cut = a_cut_gpu()
+    nameless = a_gpu(
+        "GPU-m",
+        mig_enabled=True,
+        mig_instances=(type(cut.mig_instances[0])(cut.mig_instances[0].placement, 1, 4864),),
+    )
+
+    with pytest.raises(NotAllowedError, match="does not say the UUID"):
+        device_names(an_allocation(a_slice()), [nameless])
+
+
+@given(st.text(max_size=200))
+def test_whatever_the_annotation_holds_the_answer_is_a_refusal(text: str) -> None:
+    with pytest.raises(NotAllowedError):
+        verify(asking(text), facts(), [])
+
+
+@given(st.lists(st.integers(1, MILLI_PER_GPU), max_size=12))
+def test_a_card_is_never_given_beyond_its_capacity(wanted: list[int]) -> None:
+    held: list[Delivered] = []
+    for number, milli in enumerate(wanted):
+        allocation = an_allocation(a_device(milli=milli), pod=f"p{number}")
+        try:
+            verify(asking(encode_allocation(allocation), pod=f"p{number}"), facts(), held)
+        except NotAllowedError:
+            continue
+        held.append(delivered(f"p{number}", *allocation.devices))
+
+    assert sum(device.milli for entry in held for device in entry.devices) <= MILLI_PER_GPU
