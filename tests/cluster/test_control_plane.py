@@ -5,6 +5,7 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,7 +16,7 @@ from gpuloom.kube.credentials import FileText
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Resource
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.ports import HOST, free_ports
 from gpuloom.sim.supervisor import StartError
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlaneOptions, open_control_plane
@@ -72,13 +73,14 @@ async def test_leaving_ends_every_process_and_frees_every_port(binaries: Binarie
 async def test_a_used_port_is_named_with_its_owner_and_works_once_it_is_free(
     binaries: Binaries, tmp_path: Path
 ) -> None:
-    with socket.create_server((HOST, 0)) as taken:
-        port = taken.getsockname()[1]
-        options = ControlPlaneOptions(ports=Ports(port, port + 1, port + 2, port + 3))
+    # Not from the range of outgoing connections, one of which could take a port in between.
+    ports = Ports(*free_ports(4, Random()))
+    options = ControlPlaneOptions(ports=ports)
+    said = rf"port {ports.etcd} .* process {os.getpid()} \("
 
-        with pytest.raises(ConflictError, match=rf"port {port} .* process {os.getpid()} \("):
-            async with open_control_plane(binaries, tmp_path, CLOCK, options):
-                pass
+    with socket.create_server((HOST, ports.etcd)), pytest.raises(ConflictError, match=said):
+        async with open_control_plane(binaries, tmp_path, CLOCK, options):
+            pass
 
     async with open_control_plane(binaries, tmp_path, CLOCK, options) as plane, plane.client() as client:
         assert await client.get(NAMESPACES, "default")
