@@ -42,6 +42,7 @@ from tests.mesh.rpc.builders import (
     list_allocations,
     open_decisions,
 )
+from tests.mesh.waiting import until
 
 
 def failing(error: Exception) -> Extender:
@@ -313,7 +314,8 @@ async def test_both_sides_count_a_stream_that_was_left(tmp_path: Path) -> None:
         open_now = _in_flight(made, "client") | _in_flight(served, "server")
 
     assert open_now == {1.0}
-    assert _in_flight(made, "client") | _in_flight(served, "server") == {0.0}
+    # The server's handler hears of it a little later.
+    await until(lambda: _in_flight(made, "client") | _in_flight(served, "server") == {0.0})
 
 
 def _in_flight(registry: CollectorRegistry, side: str) -> set[float]:
