@@ -17,6 +17,11 @@ from gpuloom.runtime.clock import Clock, deadline
 _PROTOCOL = "v4.channel.k8s.io"
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _TIMEOUT_S = 30.0
+_RESTART_S = 15.0
+
+
+class _RefusedError(UnavailableError):
+    """The command was not started."""
 
 
 class KubeletApi:
@@ -27,7 +32,20 @@ class KubeletApi:
         self._clock = clock
 
     async def execute(self, namespace: str, pod: str, container: str, command: tuple[str, ...]) -> str:
-        """What the command writes. Raise UnavailableError if it can't be run or fails, or TimeoutError."""
+        """What the command writes. Raise UnavailableError if it can't be run or fails, or TimeoutError.
+
+        While the container runtime comes back from a restart the kubelet refuses; then it is asked again.
+        """
+        ends_s = self._clock.monotonic() + _RESTART_S
+        while True:
+            try:
+                return await self._execute(namespace, pod, container, command)
+            except _RefusedError:
+                if self._clock.monotonic() >= ends_s:
+                    raise
+            await self._clock.sleep(0.5)
+
+    async def _execute(self, namespace: str, pod: str, container: str, command: tuple[str, ...]) -> str:
         path = "/".join(quote(part, safe="") for part in ("exec", namespace, pod, container))
         query = urlencode([*(("command", word) for word in command), ("output", "1"), ("error", "1")])
         url = f"wss://{self._address}/{path}?{query}"
@@ -41,6 +59,8 @@ class KubeletApi:
                 async for message in stream:
                     if message.type is aiohttp.WSMsgType.BINARY and message.data:
                         channels[message.data[0]] += message.data[1:]
+        except aiohttp.WSServerHandshakeError as error:
+            raise _RefusedError(f"the kubelet does not run {command[0]} in {pod}: {error}") from error
         except aiohttp.ClientError as error:
             raise UnavailableError(f"the kubelet does not run {command[0]} in {pod}: {error}") from error
         status = json.loads(channels[_STATUS] or b"{}")
