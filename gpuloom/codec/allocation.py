@@ -26,8 +26,8 @@ _MIG_FIELDS = frozenset({"profile", "start"})
 
 # The UUIDs end up in a list with commas that a container runtime reads, where "all" means every GPU: a name
 # that is not plainly a GPU's is refused here.
-_GPU_UUID = re.compile(r"GPU-[A-Za-z0-9._-]{1,100}")
-_PROFILE = re.compile(r"[a-z0-9.+-]{1,32}")
+GPU_UUID = re.compile(r"GPU-[A-Za-z0-9._-]{1,100}")
+MIG_PROFILE = re.compile(r"[a-z0-9.+-]{1,32}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -129,10 +129,10 @@ def _device(entry: object, where: str) -> AllocatedDevice:
         _refuse_other_fields(place, _MIG_FIELDS, f"{where}.mig")
         mig = MigPlacement(
             start=_number(place, "start", range(MAX_MIG_START + 1), f"{where}.mig"),
-            profile=_matching(place, "profile", _PROFILE, f"{where}.mig"),
+            profile=_matching(place, "profile", MIG_PROFILE, f"{where}.mig"),
         )
     return AllocatedDevice(
-        device=DeviceRef(_matching(body, "uuid", _GPU_UUID, where), mig),
+        device=DeviceRef(_matching(body, "uuid", GPU_UUID, where), mig),
         milli=_number(body, "milli", range(1, MILLI_PER_GPU + 1), where),
         memory_mib=_number(body, "mib", range(MAX_MEMORY_MIB + 1), where),
     )

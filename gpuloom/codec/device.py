@@ -1,14 +1,14 @@
 """GPUs, links and their holders: proto <-> model. Decoding is the only validation of these messages.
 
-What names or counts something is refused when it is out of bounds; a text for people is cut short instead,
-because nobody's devices should become unknown for a long explanation.
+What names or counts something is refused when it is out of an allocation's bounds: a device beyond them could
+be chosen, but its record would not be believed. A text for people is cut short instead, because nobody's
+devices should become unknown for a long explanation.
 """
 
 import math
-import re
 from collections.abc import Iterable
 
-from gpuloom.codec.allocation import MAX_MEMORY_MIB, MAX_MIG_START
+from gpuloom.codec.allocation import GPU_UUID, MAX_MEMORY_MIB, MAX_MIG_START, MIG_PROFILE
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigInstance, MigPlacement
@@ -21,10 +21,6 @@ MAX_TEXT_LENGTH = 1024
 MAX_HOLDERS_PER_NODE = 4096
 MAX_HELD_DEVICES_PER_NODE = 8192
 MAX_MIG_INSTANCES = 16
-
-# What an allocation can name: a device beyond it could be chosen, but its record would not be believed.
-_GPU_UUID = re.compile(r"GPU-[A-Za-z0-9._-]{1,100}")
-_MIG_PROFILE = re.compile(r"[a-z0-9.+-]{1,32}")
 
 _HEALTH = {
     pb.GPU_HEALTH_HEALTHY: GpuHealth.HEALTHY,
@@ -60,7 +56,7 @@ def shortened(text: str) -> str:
 
 
 def gpu_from_proto(message: pb.Gpu) -> Gpu:
-    if _GPU_UUID.fullmatch(message.uuid) is None:
+    if GPU_UUID.fullmatch(message.uuid) is None:
         raise InvalidRequestError("a GPU without a UUID of the form GPU-…")
     if message.index >= MAX_GPUS_PER_NODE:
         raise InvalidRequestError(f"GPU index {message.index} is not below {MAX_GPUS_PER_NODE}")
@@ -200,7 +196,7 @@ def _instance_from_proto(message: pb.MigInstance) -> MigInstance:
         raise InvalidRequestError("a MIG instance covers at least one memory slice")
     if message.placement.start + message.slices > MAX_MIG_START + 1:
         raise InvalidRequestError(f"a MIG instance ends beyond memory slice {MAX_MIG_START}")
-    if _MIG_PROFILE.fullmatch(message.placement.profile) is None:
+    if MIG_PROFILE.fullmatch(message.placement.profile) is None:
         raise InvalidRequestError("a MIG instance without a profile such as 1g.10gb")
     return MigInstance(
         placement=_placement_from_proto(message.placement),
