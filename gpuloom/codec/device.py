@@ -21,6 +21,7 @@ MAX_TEXT_LENGTH = 1024
 MAX_HOLDERS_PER_NODE = 4096
 MAX_HELD_DEVICES_PER_NODE = 8192
 MAX_MIG_INSTANCES = 16
+MAX_PIDS_PER_HOLDER = 4096
 
 _HEALTH = {
     pb.GPU_HEALTH_HEALTHY: GpuHealth.HEALTHY,
@@ -33,6 +34,7 @@ _SOURCE = {
     pb.HOLDER_SOURCE_KUBELET: HolderSource.KUBELET,
     pb.HOLDER_SOURCE_RUNTIME: HolderSource.RUNTIME,
     pb.HOLDER_SOURCE_PROCESS: HolderSource.PROCESS,
+    pb.HOLDER_SOURCE_ENVIRONMENT: HolderSource.ENVIRONMENT,
 }
 _SOURCE_TO_PROTO = {model: proto for proto, model in _SOURCE.items()}
 
@@ -153,6 +155,7 @@ def holder_to_proto(holder: Holder) -> pb.Holder:
         container=holder.container,
         devices=[device_to_proto(device) for device in holder.devices],
         source=_SOURCE_TO_PROTO.get(holder.source, pb.HOLDER_SOURCE_UNSPECIFIED),
+        pids=holder.pids,
     )
 
 
@@ -183,11 +186,14 @@ def device_to_proto(device: DeviceRef) -> pb.DeviceRef:
 def _holder_from_proto(message: pb.Holder) -> Holder:
     if not message.devices:
         raise InvalidRequestError("a holder without devices")
+    if len(message.pids) > MAX_PIDS_PER_HOLDER:
+        raise InvalidRequestError(f"a holder names at most {MAX_PIDS_PER_HOLDER} processes")
     return Holder(
         pod=pod_from_proto(message.pod),
         container=bounded(message.container, "container name"),
         devices=tuple(device_from_proto(device) for device in message.devices),
         source=_SOURCE.get(message.source, HolderSource.UNKNOWN),
+        pids=tuple(message.pids),
     )
 
 
@@ -203,6 +209,7 @@ def _instance_from_proto(message: pb.MigInstance) -> MigInstance:
         slices=message.slices,
         memory_mib=_memory_mib(message.memory_mib, "a MIG instance"),
         uuid=bounded(message.uuid, "MIG UUID"),
+        fault=shortened(message.fault),
     )
 
 
@@ -212,6 +219,7 @@ def _instance_to_proto(instance: MigInstance) -> pb.MigInstance:
         slices=instance.slices,
         memory_mib=instance.memory_mib,
         uuid=instance.uuid,
+        fault=instance.fault,
     )
 
 

@@ -16,6 +16,7 @@ from gpuloom.codec.device import (
     usage_from_proto,
     usage_to_proto,
 )
+from gpuloom.codec.spot import spot_from_proto, spot_to_proto
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import Gpu, GpuUsage
 from gpuloom.model.node import Delivery, NodeMode, NodeState
@@ -52,6 +53,7 @@ def node_state_from_proto(message: pb.NodeState) -> NodeState:
             holders=holders_from_proto(message.holders),
             holders_unknown_reason=shortened(message.holders_unknown_reason),
             usage=tuple(usage_from_proto(usage) for usage in message.usage),
+            spot=spot_from_proto(message.spot) if message.HasField("spot") else None,
         )
     )
 
@@ -67,6 +69,7 @@ def node_state_to_proto(state: NodeState) -> pb.NodeState:
         holders=[holder_to_proto(holder) for holder in state.holders],
         holders_unknown_reason=state.holders_unknown_reason,
         usage=[usage_to_proto(usage) for usage in state.usage],
+        spot=None if state.spot is None else spot_to_proto(state.spot),
     )
 
 
@@ -90,6 +93,7 @@ def node_delta_to_proto(old: NodeState, new: NodeState) -> node_agent_pb2.NodeSt
                 mode=_mode_to_proto(new.mode),
                 delivery=_delivery_to_proto(new.delivery),
                 topology=None if new.topology is None else topology_to_proto(new.topology),
+                spot=None if new.spot is None else spot_to_proto(new.spot),
             )
         )
     return delta if delta.ListFields() else None
@@ -120,6 +124,7 @@ def apply_node_delta(state: NodeState, delta: node_agent_pb2.NodeStateDelta) -> 
             mode=_MODE.get(identity.mode, NodeMode.UNKNOWN),
             delivery=_DELIVERY.get(identity.delivery, Delivery.UNKNOWN),
             topology=topology_from_proto(identity.topology) if identity.HasField("topology") else None,
+            spot=spot_from_proto(identity.spot) if identity.HasField("spot") else None,
         )
     return _checked(state)
 
@@ -148,10 +153,11 @@ class _Identity:
     mode: NodeMode
     delivery: Delivery
     topology: object
+    spot: object
 
 
 def _identity(state: NodeState) -> _Identity:
-    return _Identity(state.node_uid, state.mode, state.delivery, state.topology)
+    return _Identity(state.node_uid, state.mode, state.delivery, state.topology, state.spot)
 
 
 def _checked(state: NodeState) -> NodeState:

@@ -13,12 +13,13 @@ class MigPlacement:
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """An instance that exists on a GPU."""
+    """An instance that exists on a GPU. `fault`: why it alone must not be given out; empty if nothing is."""
 
     placement: MigPlacement
     slices: int
     memory_mib: int
     uuid: str = ""
+    fault: str = ""
 
     @property
     def end(self) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuUsage
+from gpuloom.model.spot import SpotNotice
 from gpuloom.model.topology import Topology
 
 
@@ -32,6 +33,7 @@ class HolderSource(StrEnum):
     KUBELET = "kubelet"
     RUNTIME = "runtime"
     PROCESS = "process"
+    ENVIRONMENT = "environment"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,12 +50,16 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who has devices right now, as the node sees it."""
+    """Somebody who has devices right now, as the node sees it.
+
+    `pids` are the processes by which it is known, if it is known by them alone.
+    """
 
     pod: PodRef
     container: str
     devices: tuple[DeviceRef, ...]
     source: HolderSource
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +79,4 @@ class NodeState:
     holders: tuple[Holder, ...] = ()
     holders_unknown_reason: str = ""
     usage: tuple[GpuUsage, ...] = ()
+    spot: SpotNotice | None = None

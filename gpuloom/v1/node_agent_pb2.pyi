@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from gpuloom.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _NvLinkRemote:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NvLinkRemoteEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NvLinkRemote.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NV_LINK_REMOTE_UNSPECIFIED: _NvLinkRemote.ValueType  # 0
+    """Not known, or another kind of device."""
+    NV_LINK_REMOTE_GPU: _NvLinkRemote.ValueType  # 1
+    """A GPU."""
+    NV_LINK_REMOTE_SWITCH: _NvLinkRemote.ValueType  # 2
+    """A switch."""
+
+class NvLinkRemote(_NvLinkRemote, metaclass=_NvLinkRemoteEnumTypeWrapper):
+    """What is at the other end of an NVLink."""
+
+NV_LINK_REMOTE_UNSPECIFIED: NvLinkRemote.ValueType  # 0
+"""Not known, or another kind of device."""
+NV_LINK_REMOTE_GPU: NvLinkRemote.ValueType  # 1
+"""A GPU."""
+NV_LINK_REMOTE_SWITCH: NvLinkRemote.ValueType  # 2
+"""A switch."""
+Global___NvLinkRemote: _TypeAlias = NvLinkRemote  # noqa: Y015
 
 @_typing.final
 class WatchStateRequest(_message.Message):
@@ -105,7 +130,7 @@ class NodeStateDelta(_message.Message):
 
     @_builtins.property
     def identity(self) -> Global___NodeIdentity:
-        """The new node UID, mode, delivery and topology, if any of the four changed."""
+        """The new node UID, mode, delivery, topology and spot notice, if any of them changed."""
 
     @_builtins.property
     def removed_gpu_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -138,6 +163,7 @@ class NodeIdentity(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     DELIVERY_FIELD_NUMBER: _builtins.int
     TOPOLOGY_FIELD_NUMBER: _builtins.int
+    SPOT_FIELD_NUMBER: _builtins.int
     node_uid: _builtins.str
     """Kubernetes node UID. Empty if not known."""
     mode: _types_pb2.NodeMode.ValueType
@@ -148,6 +174,10 @@ class NodeIdentity(_message.Message):
     def topology(self) -> _types_pb2.Topology:
         """How the GPUs are linked. Absent if not known."""
 
+    @_builtins.property
+    def spot(self) -> _types_pb2.SpotNotice:
+        """What the cloud says about this machine's end. Absent: nothing."""
+
     def __init__(
         self,
         *,
@@ -155,10 +185,11 @@ class NodeIdentity(_message.Message):
         mode: _types_pb2.NodeMode.ValueType = ...,
         delivery: _types_pb2.Delivery.ValueType = ...,
         topology: _types_pb2.Topology | None = ...,
+        spot: _types_pb2.SpotNotice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spot", b"spot", "topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "mode", b"mode", "node_uid", b"node_uid", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "mode", b"mode", "node_uid", b"node_uid", "spot", b"spot", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -191,3 +222,257 @@ class HolderList(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HolderList: _TypeAlias = HolderList  # noqa: Y015
+
+@_typing.final
+class GetTopologyRequest(_message.Message):
+    """Asks for nothing in particular."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopologyRequest: _TypeAlias = GetTopologyRequest  # noqa: Y015
+
+@_typing.final
+class GetTopologyResponse(_message.Message):
+    """How the GPUs of the node are wired."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topology(self) -> _types_pb2.Topology:
+        """Levels and link counts of every pair. Absent while some GPU's wiring is not known."""
+
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuWiring]:
+        """Each GPU with its own links, by index."""
+
+    def __init__(
+        self,
+        *,
+        topology: _types_pb2.Topology | None = ...,
+        gpus: _abc.Iterable[Global___GpuWiring] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopologyResponse: _TypeAlias = GetTopologyResponse  # noqa: Y015
+
+@_typing.final
+class GpuWiring(_message.Message):
+    """One GPU's place in the machine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    PCI_BUS_ID_FIELD_NUMBER: _builtins.int
+    NUMA_NODE_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    gpu_uuid: _builtins.str
+    """The GPU."""
+    index: _builtins.int
+    """NVML index on its node."""
+    pci_bus_id: _builtins.str
+    """PCI bus id with an 8-digit domain. Empty if not known."""
+    numa_node: _builtins.int
+    """NUMA node of its PCIe root. Absent if not known."""
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___NvLink]:
+        """Its active NVLinks, by number."""
+
+    def __init__(
+        self,
+        *,
+        gpu_uuid: _builtins.str = ...,
+        index: _builtins.int = ...,
+        pci_bus_id: _builtins.str = ...,
+        numa_node: _builtins.int | None = ...,
+        links: _abc.Iterable[Global___NvLink] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "numa_node", b"numa_node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "gpu_uuid", b"gpu_uuid", "index", b"index", "links", b"links", "numa_node", b"numa_node", "pci_bus_id", b"pci_bus_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
+    _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__numa_node) -> _WhichOneofReturnType__numa_node | None: ...
+
+Global___GpuWiring: _TypeAlias = GpuWiring  # noqa: Y015
+
+@_typing.final
+class NvLink(_message.Message):
+    """An active NVLink of a GPU."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    REMOTE_FIELD_NUMBER: _builtins.int
+    REMOTE_PCI_BUS_ID_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The link's number on its GPU."""
+    remote: Global___NvLinkRemote.ValueType
+    """What is at its other end."""
+    remote_pci_bus_id: _builtins.str
+    """PCI bus id of the other end. Empty if the driver does not say."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        remote: Global___NvLinkRemote.ValueType = ...,
+        remote_pci_bus_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "remote", b"remote", "remote_pci_bus_id", b"remote_pci_bus_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NvLink: _TypeAlias = NvLink  # noqa: Y015
+
+@_typing.final
+class ListProcessesRequest(_message.Message):
+    """Which GPUs to ask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    gpu_uuid: _builtins.str
+    """Only this GPU. Empty: all of them."""
+    def __init__(
+        self,
+        *,
+        gpu_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProcessesRequest: _TypeAlias = ListProcessesRequest  # noqa: Y015
+
+@_typing.final
+class ListProcessesResponse(_message.Message):
+    """Who computes on the GPUs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]:
+        """By GPU and process; a process on two GPUs is there twice."""
+
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredGpu]:
+        """GPUs whose processes are not known now."""
+
+    def __init__(
+        self,
+        *,
+        processes: _abc.Iterable[Global___GpuProcess] | None = ...,
+        unanswered: _abc.Iterable[Global___UnansweredGpu] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["processes", b"processes", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProcessesResponse: _TypeAlias = ListProcessesResponse  # noqa: Y015
+
+@_typing.final
+class GpuProcess(_message.Message):
+    """A process on a device."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    SM_RATIO_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    """Its number on the host."""
+    name: _builtins.str
+    """What it calls itself. Empty if it has just ended."""
+    memory_mib: _builtins.int
+    """Memory it uses there, MiB. Absent if the driver does not say."""
+    sm_ratio: _builtins.float
+    """Its share of the streaming multiprocessors lately, 0 to 1. Absent if the driver does not say."""
+    container: _builtins.str
+    """The container of that pod. Empty if not known."""
+    @_builtins.property
+    def device(self) -> _types_pb2.DeviceRef:
+        """Where it computes."""
+
+    @_builtins.property
+    def pod(self) -> _types_pb2.PodRef:
+        """The pod it belongs to. Absent: it belongs to no pod, or to one that is not known here."""
+
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        name: _builtins.str = ...,
+        device: _types_pb2.DeviceRef | None = ...,
+        memory_mib: _builtins.int | None = ...,
+        sm_ratio: _builtins.float | None = ...,
+        pod: _types_pb2.PodRef | None = ...,
+        container: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_mib", b"_memory_mib", "_sm_ratio", b"_sm_ratio", "device", b"device", "memory_mib", b"memory_mib", "pod", b"pod", "sm_ratio", b"sm_ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_mib", b"_memory_mib", "_sm_ratio", b"_sm_ratio", "container", b"container", "device", b"device", "memory_mib", b"memory_mib", "name", b"name", "pid", b"pid", "pod", b"pod", "sm_ratio", b"sm_ratio"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_mib: _TypeAlias = _typing.Literal["memory_mib"]  # noqa: Y015
+    _WhichOneofArgType__memory_mib: _TypeAlias = _typing.Literal["_memory_mib", b"_memory_mib"]  # noqa: Y015
+    _WhichOneofReturnType__sm_ratio: _TypeAlias = _typing.Literal["sm_ratio"]  # noqa: Y015
+    _WhichOneofArgType__sm_ratio: _TypeAlias = _typing.Literal["_sm_ratio", b"_sm_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_mib) -> _WhichOneofReturnType__memory_mib | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sm_ratio) -> _WhichOneofReturnType__sm_ratio | None: ...
+
+Global___GpuProcess: _TypeAlias = GpuProcess  # noqa: Y015
+
+@_typing.final
+class UnansweredGpu(_message.Message):
+    """A GPU whose processes could not be listed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    gpu_uuid: _builtins.str
+    """The GPU."""
+    reason: _builtins.str
+    """Why, for a person."""
+    def __init__(
+        self,
+        *,
+        gpu_uuid: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnansweredGpu: _TypeAlias = UnansweredGpu  # noqa: Y015

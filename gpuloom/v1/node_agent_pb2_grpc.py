@@ -40,6 +40,16 @@ class NodeAgentServiceStub:
                 request_serializer=gpuloom_dot_v1_dot_node__agent__pb2.WatchStateRequest.SerializeToString,
                 response_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.WatchStateResponse.FromString,
                 _registered_method=True)
+        self.GetTopology = channel.unary_unary(
+                '/gpuloom.v1.NodeAgentService/GetTopology',
+                request_serializer=gpuloom_dot_v1_dot_node__agent__pb2.GetTopologyRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.GetTopologyResponse.FromString,
+                _registered_method=True)
+        self.ListProcesses = channel.unary_unary(
+                '/gpuloom.v1.NodeAgentService/ListProcesses',
+                request_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesResponse.FromString,
+                _registered_method=True)
 
 
 class NodeAgentServiceServicer:
@@ -54,6 +64,21 @@ class NodeAgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTopology(self, request, context):
+        """How the GPUs are wired, link by link. Answered from memory. Callers: discovery, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProcesses(self, request, context):
+        """Which processes use the GPUs, asked of the driver now; a GPU that does not answer soon is listed as
+        unanswered with the reason. Listing holds a lock of the driver, so ask rarely. Callers: discovery, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeAgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +86,16 @@ def add_NodeAgentServiceServicer_to_server(servicer, server):
                     servicer.WatchState,
                     request_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.WatchStateRequest.FromString,
                     response_serializer=gpuloom_dot_v1_dot_node__agent__pb2.WatchStateResponse.SerializeToString,
+            ),
+            'GetTopology': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTopology,
+                    request_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.GetTopologyRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_node__agent__pb2.GetTopologyResponse.SerializeToString,
+            ),
+            'ListProcesses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProcesses,
+                    request_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +126,60 @@ class NodeAgentService:
             '/gpuloom.v1.NodeAgentService/WatchState',
             gpuloom_dot_v1_dot_node__agent__pb2.WatchStateRequest.SerializeToString,
             gpuloom_dot_v1_dot_node__agent__pb2.WatchStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTopology(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.NodeAgentService/GetTopology',
+            gpuloom_dot_v1_dot_node__agent__pb2.GetTopologyRequest.SerializeToString,
+            gpuloom_dot_v1_dot_node__agent__pb2.GetTopologyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProcesses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.NodeAgentService/ListProcesses',
+            gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesRequest.SerializeToString,
+            gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesResponse.FromString,
             options,
             channel_credentials,
             insecure,

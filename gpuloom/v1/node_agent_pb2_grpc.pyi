@@ -37,6 +37,12 @@ class NodeAgentServiceStub:
     """Follow the state of this node: the full state first, then one delta per change, a heartbeat every few
     seconds of silence. Any number of readers; each has a stream of its own. Callers: discovery, cli.
     """
+    GetTopology: _grpc.UnaryUnaryMultiCallable[_node_agent_pb2.GetTopologyRequest, _node_agent_pb2.GetTopologyResponse]
+    """How the GPUs are wired, link by link. Answered from memory. Callers: discovery, cli."""
+    ListProcesses: _grpc.UnaryUnaryMultiCallable[_node_agent_pb2.ListProcessesRequest, _node_agent_pb2.ListProcessesResponse]
+    """Which processes use the GPUs, asked of the driver now; a GPU that does not answer soon is listed as
+    unanswered with the reason. Listing holds a lock of the driver, so ask rarely. Callers: discovery, cli.
+    """
 
 @_typing.type_check_only
 class NodeAgentServiceAsyncStub(NodeAgentServiceStub):
@@ -46,6 +52,12 @@ class NodeAgentServiceAsyncStub(NodeAgentServiceStub):
     WatchState: _aio.UnaryStreamMultiCallable[_node_agent_pb2.WatchStateRequest, _node_agent_pb2.WatchStateResponse]  # type: ignore[assignment]
     """Follow the state of this node: the full state first, then one delta per change, a heartbeat every few
     seconds of silence. Any number of readers; each has a stream of its own. Callers: discovery, cli.
+    """
+    GetTopology: _aio.UnaryUnaryMultiCallable[_node_agent_pb2.GetTopologyRequest, _node_agent_pb2.GetTopologyResponse]  # type: ignore[assignment]
+    """How the GPUs are wired, link by link. Answered from memory. Callers: discovery, cli."""
+    ListProcesses: _aio.UnaryUnaryMultiCallable[_node_agent_pb2.ListProcessesRequest, _node_agent_pb2.ListProcessesResponse]  # type: ignore[assignment]
+    """Which processes use the GPUs, asked of the driver now; a GPU that does not answer soon is listed as
+    unanswered with the reason. Listing holds a lock of the driver, so ask rarely. Callers: discovery, cli.
     """
 
 class NodeAgentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,6 +71,24 @@ class NodeAgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.WatchStateResponse], _abc.AsyncIterator[_node_agent_pb2.WatchStateResponse]]:
         """Follow the state of this node: the full state first, then one delta per change, a heartbeat every few
         seconds of silence. Any number of readers; each has a stream of its own. Callers: discovery, cli.
+        """
+
+    @_abc_1.abstractmethod
+    def GetTopology(
+        self,
+        request: _node_agent_pb2.GetTopologyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_agent_pb2.GetTopologyResponse, _abc.Awaitable[_node_agent_pb2.GetTopologyResponse]]:
+        """How the GPUs are wired, link by link. Answered from memory. Callers: discovery, cli."""
+
+    @_abc_1.abstractmethod
+    def ListProcesses(
+        self,
+        request: _node_agent_pb2.ListProcessesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_agent_pb2.ListProcessesResponse, _abc.Awaitable[_node_agent_pb2.ListProcessesResponse]]:
+        """Which processes use the GPUs, asked of the driver now; a GPU that does not answer soon is listed as
+        unanswered with the reason. Listing holds a lock of the driver, so ask rarely. Callers: discovery, cli.
         """
 
 def add_NodeAgentServiceServicer_to_server(servicer: NodeAgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

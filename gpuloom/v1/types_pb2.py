@@ -22,45 +22,50 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gpuloom/v1/types.proto\x12\ngpuloom.v1\"=\n\rStreamVersion\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"\x0b\n\tHeartbeat\".\n\x0cMigPlacement\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\r\"l\n\x0bMigInstance\x12+\n\tplacement\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x0e\n\x06slices\x18\x02 \x01(\r\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x12\n\nmemory_mib\x18\x04 \x01(\x04\"\xa8\x02\n\x03Gpu\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x12\n\nmemory_mib\x18\x05 \x01(\x04\x12\x12\n\npci_bus_id\x18\x06 \x01(\t\x12\x16\n\tnuma_node\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06serial\x18\x08 \x01(\t\x12%\n\x06health\x18\t \x01(\x0e\x32\x15.gpuloom.v1.GpuHealth\x12\x15\n\rhealth_reason\x18\n \x01(\t\x12\x13\n\x0bmig_enabled\x18\x0b \x01(\x08\x12.\n\rmig_instances\x18\x0c \x03(\x0b\x32\x17.gpuloom.v1.MigInstanceB\x0c\n\n_numa_node\"e\n\x08Topology\x12\x11\n\tgpu_count\x18\x01 \x01(\r\x12#\n\x04pcie\x18\x02 \x03(\x0e\x32\x15.gpuloom.v1.PcieLevel\x12\x0f\n\x07nvlinks\x18\x03 \x03(\r\x12\x10\n\x08nvswitch\x18\x04 \x01(\x08\"\xd4\x01\n\x08GpuUsage\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x1e\n\x11utilization_ratio\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fmemory_used_mib\x18\x03 \x01(\x04H\x01\x88\x01\x01\x12\x14\n\x07power_w\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rtemperature_c\x18\x05 \x01(\x01H\x03\x88\x01\x01\x42\x14\n\x12_utilization_ratioB\x12\n\x10_memory_used_mibB\n\n\x08_power_wB\x10\n\x0e_temperature_c\"6\n\x06PodRef\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"D\n\tDeviceRef\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12%\n\x03mig\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\"\x8e\x01\n\x06Holder\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x02 \x01(\t\x12&\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12(\n\x06source\x18\x04 \x01(\x0e\x32\x18.gpuloom.v1.HolderSource\"\xad\x02\n\tNodeState\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08node_uid\x18\x02 \x01(\t\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.NodeMode\x12&\n\x08\x64\x65livery\x18\x04 \x01(\x0e\x32\x14.gpuloom.v1.Delivery\x12\x1d\n\x04gpus\x18\x05 \x03(\x0b\x32\x0f.gpuloom.v1.Gpu\x12&\n\x08topology\x18\x06 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12#\n\x07holders\x18\x07 \x03(\x0b\x32\x12.gpuloom.v1.Holder\x12\x1e\n\x16holders_unknown_reason\x18\x08 \x01(\t\x12#\n\x05usage\x18\t \x03(\x0b\x32\x14.gpuloom.v1.GpuUsage*R\n\x08NodeMode\x12\x19\n\x15NODE_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_MODE_NVIDIA\x10\x01\x12\x15\n\x11NODE_MODE_GPULOOM\x10\x02*w\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x11\n\rDELIVERY_NONE\x10\x01\x12\x1a\n\x16\x44\x45LIVERY_DEVICE_PLUGIN\x10\x02\x12\x10\n\x0c\x44\x45LIVERY_NRI\x10\x03\x12\x10\n\x0c\x44\x45LIVERY_ENV\x10\x04*n\n\tGpuHealth\x12\x1a\n\x16GPU_HEALTH_UNSPECIFIED\x10\x00\x12\x16\n\x12GPU_HEALTH_HEALTHY\x10\x01\x12\x18\n\x14GPU_HEALTH_UNHEALTHY\x10\x02\x12\x13\n\x0fGPU_HEALTH_LOST\x10\x03*\xa2\x01\n\tPcieLevel\x12\x1a\n\x16PCIE_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n\x0ePCIE_LEVEL_SYS\x10\x01\x12\x13\n\x0fPCIE_LEVEL_NODE\x10\x02\x12\x12\n\x0ePCIE_LEVEL_PHB\x10\x03\x12\x12\n\x0ePCIE_LEVEL_PXB\x10\x04\x12\x12\n\x0ePCIE_LEVEL_PIX\x10\x05\x12\x14\n\x10PCIE_LEVEL_BOARD\x10\x06*~\n\x0cHolderSource\x12\x1d\n\x19HOLDER_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15HOLDER_SOURCE_KUBELET\x10\x01\x12\x19\n\x15HOLDER_SOURCE_RUNTIME\x10\x02\x12\x19\n\x15HOLDER_SOURCE_PROCESS\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gpuloom/v1/types.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\rStreamVersion\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"\x0b\n\tHeartbeat\".\n\x0cMigPlacement\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\r\"{\n\x0bMigInstance\x12+\n\tplacement\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x0e\n\x06slices\x18\x02 \x01(\r\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x12\n\nmemory_mib\x18\x04 \x01(\x04\x12\r\n\x05\x66\x61ult\x18\x05 \x01(\t\"\xa8\x02\n\x03Gpu\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x12\n\nmemory_mib\x18\x05 \x01(\x04\x12\x12\n\npci_bus_id\x18\x06 \x01(\t\x12\x16\n\tnuma_node\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06serial\x18\x08 \x01(\t\x12%\n\x06health\x18\t \x01(\x0e\x32\x15.gpuloom.v1.GpuHealth\x12\x15\n\rhealth_reason\x18\n \x01(\t\x12\x13\n\x0bmig_enabled\x18\x0b \x01(\x08\x12.\n\rmig_instances\x18\x0c \x03(\x0b\x32\x17.gpuloom.v1.MigInstanceB\x0c\n\n_numa_node\"e\n\x08Topology\x12\x11\n\tgpu_count\x18\x01 \x01(\r\x12#\n\x04pcie\x18\x02 \x03(\x0e\x32\x15.gpuloom.v1.PcieLevel\x12\x0f\n\x07nvlinks\x18\x03 \x03(\r\x12\x10\n\x08nvswitch\x18\x04 \x01(\x08\"\xd4\x01\n\x08GpuUsage\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x1e\n\x11utilization_ratio\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fmemory_used_mib\x18\x03 \x01(\x04H\x01\x88\x01\x01\x12\x14\n\x07power_w\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rtemperature_c\x18\x05 \x01(\x01H\x03\x88\x01\x01\x42\x14\n\x12_utilization_ratioB\x12\n\x10_memory_used_mibB\n\n\x08_power_wB\x10\n\x0e_temperature_c\"6\n\x06PodRef\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"D\n\tDeviceRef\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12%\n\x03mig\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\"\x9c\x01\n\x06Holder\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x02 \x01(\t\x12&\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12(\n\x06source\x18\x04 \x01(\x0e\x32\x18.gpuloom.v1.HolderSource\x12\x0c\n\x04pids\x18\x05 \x03(\r\"\x7f\n\nSpotNotice\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.gpuloom.v1.SpotNoticeKind\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63loud\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\"\xd3\x02\n\tNodeState\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08node_uid\x18\x02 \x01(\t\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.NodeMode\x12&\n\x08\x64\x65livery\x18\x04 \x01(\x0e\x32\x14.gpuloom.v1.Delivery\x12\x1d\n\x04gpus\x18\x05 \x03(\x0b\x32\x0f.gpuloom.v1.Gpu\x12&\n\x08topology\x18\x06 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12#\n\x07holders\x18\x07 \x03(\x0b\x32\x12.gpuloom.v1.Holder\x12\x1e\n\x16holders_unknown_reason\x18\x08 \x01(\t\x12#\n\x05usage\x18\t \x03(\x0b\x32\x14.gpuloom.v1.GpuUsage\x12$\n\x04spot\x18\n \x01(\x0b\x32\x16.gpuloom.v1.SpotNotice*R\n\x08NodeMode\x12\x19\n\x15NODE_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_MODE_NVIDIA\x10\x01\x12\x15\n\x11NODE_MODE_GPULOOM\x10\x02*w\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x11\n\rDELIVERY_NONE\x10\x01\x12\x1a\n\x16\x44\x45LIVERY_DEVICE_PLUGIN\x10\x02\x12\x10\n\x0c\x44\x45LIVERY_NRI\x10\x03\x12\x10\n\x0c\x44\x45LIVERY_ENV\x10\x04*n\n\tGpuHealth\x12\x1a\n\x16GPU_HEALTH_UNSPECIFIED\x10\x00\x12\x16\n\x12GPU_HEALTH_HEALTHY\x10\x01\x12\x18\n\x14GPU_HEALTH_UNHEALTHY\x10\x02\x12\x13\n\x0fGPU_HEALTH_LOST\x10\x03*\xa2\x01\n\tPcieLevel\x12\x1a\n\x16PCIE_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n\x0ePCIE_LEVEL_SYS\x10\x01\x12\x13\n\x0fPCIE_LEVEL_NODE\x10\x02\x12\x12\n\x0ePCIE_LEVEL_PHB\x10\x03\x12\x12\n\x0ePCIE_LEVEL_PXB\x10\x04\x12\x12\n\x0ePCIE_LEVEL_PIX\x10\x05\x12\x14\n\x10PCIE_LEVEL_BOARD\x10\x06*\x9d\x01\n\x0cHolderSource\x12\x1d\n\x19HOLDER_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15HOLDER_SOURCE_KUBELET\x10\x01\x12\x19\n\x15HOLDER_SOURCE_RUNTIME\x10\x02\x12\x19\n\x15HOLDER_SOURCE_PROCESS\x10\x03\x12\x1d\n\x19HOLDER_SOURCE_ENVIRONMENT\x10\x04*u\n\x0eSpotNoticeKind\x12 \n\x1cSPOT_NOTICE_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dSPOT_NOTICE_KIND_INTERRUPTION\x10\x01\x12\x1e\n\x1aSPOT_NOTICE_KIND_REBALANCE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpuloom.v1.types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODEMODE']._serialized_start=1464
-  _globals['_NODEMODE']._serialized_end=1546
-  _globals['_DELIVERY']._serialized_start=1548
-  _globals['_DELIVERY']._serialized_end=1667
-  _globals['_GPUHEALTH']._serialized_start=1669
-  _globals['_GPUHEALTH']._serialized_end=1779
-  _globals['_PCIELEVEL']._serialized_start=1782
-  _globals['_PCIELEVEL']._serialized_end=1944
-  _globals['_HOLDERSOURCE']._serialized_start=1946
-  _globals['_HOLDERSOURCE']._serialized_end=2072
-  _globals['_STREAMVERSION']._serialized_start=38
-  _globals['_STREAMVERSION']._serialized_end=99
-  _globals['_HEARTBEAT']._serialized_start=101
-  _globals['_HEARTBEAT']._serialized_end=112
-  _globals['_MIGPLACEMENT']._serialized_start=114
-  _globals['_MIGPLACEMENT']._serialized_end=160
-  _globals['_MIGINSTANCE']._serialized_start=162
-  _globals['_MIGINSTANCE']._serialized_end=270
-  _globals['_GPU']._serialized_start=273
-  _globals['_GPU']._serialized_end=569
-  _globals['_TOPOLOGY']._serialized_start=571
-  _globals['_TOPOLOGY']._serialized_end=672
-  _globals['_GPUUSAGE']._serialized_start=675
-  _globals['_GPUUSAGE']._serialized_end=887
-  _globals['_PODREF']._serialized_start=889
-  _globals['_PODREF']._serialized_end=943
-  _globals['_DEVICEREF']._serialized_start=945
-  _globals['_DEVICEREF']._serialized_end=1013
-  _globals['_HOLDER']._serialized_start=1016
-  _globals['_HOLDER']._serialized_end=1158
-  _globals['_NODESTATE']._serialized_start=1161
-  _globals['_NODESTATE']._serialized_end=1462
+  _globals['_NODEMODE']._serialized_start=1693
+  _globals['_NODEMODE']._serialized_end=1775
+  _globals['_DELIVERY']._serialized_start=1777
+  _globals['_DELIVERY']._serialized_end=1896
+  _globals['_GPUHEALTH']._serialized_start=1898
+  _globals['_GPUHEALTH']._serialized_end=2008
+  _globals['_PCIELEVEL']._serialized_start=2011
+  _globals['_PCIELEVEL']._serialized_end=2173
+  _globals['_HOLDERSOURCE']._serialized_start=2176
+  _globals['_HOLDERSOURCE']._serialized_end=2333
+  _globals['_SPOTNOTICEKIND']._serialized_start=2335
+  _globals['_SPOTNOTICEKIND']._serialized_end=2452
+  _globals['_STREAMVERSION']._serialized_start=71
+  _globals['_STREAMVERSION']._serialized_end=132
+  _globals['_HEARTBEAT']._serialized_start=134
+  _globals['_HEARTBEAT']._serialized_end=145
+  _globals['_MIGPLACEMENT']._serialized_start=147
+  _globals['_MIGPLACEMENT']._serialized_end=193
+  _globals['_MIGINSTANCE']._serialized_start=195
+  _globals['_MIGINSTANCE']._serialized_end=318
+  _globals['_GPU']._serialized_start=321
+  _globals['_GPU']._serialized_end=617
+  _globals['_TOPOLOGY']._serialized_start=619
+  _globals['_TOPOLOGY']._serialized_end=720
+  _globals['_GPUUSAGE']._serialized_start=723
+  _globals['_GPUUSAGE']._serialized_end=935
+  _globals['_PODREF']._serialized_start=937
+  _globals['_PODREF']._serialized_end=991
+  _globals['_DEVICEREF']._serialized_start=993
+  _globals['_DEVICEREF']._serialized_end=1061
+  _globals['_HOLDER']._serialized_start=1064
+  _globals['_HOLDER']._serialized_end=1220
+  _globals['_SPOTNOTICE']._serialized_start=1222
+  _globals['_SPOTNOTICE']._serialized_end=1349
+  _globals['_NODESTATE']._serialized_start=1352
+  _globals['_NODESTATE']._serialized_end=1691
 # @@protoc_insertion_point(module_scope)

@@ -12,6 +12,7 @@ Rules that hold in every file of this package:
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -162,7 +163,9 @@ class _HolderSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HolderSo
     HOLDER_SOURCE_RUNTIME: _HolderSource.ValueType  # 2
     """The container runtime: the agent delivered it."""
     HOLDER_SOURCE_PROCESS: _HolderSource.ValueType  # 3
-    """The driver's process list."""
+    """The driver's process list, and nobody else: a pod that was not given the device, or no pod at all."""
+    HOLDER_SOURCE_ENVIRONMENT: _HolderSource.ValueType  # 4
+    """The pod's own environment, which the nvidia runtime reads."""
 
 class HolderSource(_HolderSource, metaclass=_HolderSourceEnumTypeWrapper):
     """How the agent knows that somebody holds a device."""
@@ -174,8 +177,34 @@ HOLDER_SOURCE_KUBELET: HolderSource.ValueType  # 1
 HOLDER_SOURCE_RUNTIME: HolderSource.ValueType  # 2
 """The container runtime: the agent delivered it."""
 HOLDER_SOURCE_PROCESS: HolderSource.ValueType  # 3
-"""The driver's process list."""
+"""The driver's process list, and nobody else: a pod that was not given the device, or no pod at all."""
+HOLDER_SOURCE_ENVIRONMENT: HolderSource.ValueType  # 4
+"""The pod's own environment, which the nvidia runtime reads."""
 Global___HolderSource: _TypeAlias = HolderSource  # noqa: Y015
+
+class _SpotNoticeKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SpotNoticeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SpotNoticeKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SPOT_NOTICE_KIND_UNSPECIFIED: _SpotNoticeKind.ValueType  # 0
+    """Not said; treated as a hint."""
+    SPOT_NOTICE_KIND_INTERRUPTION: _SpotNoticeKind.ValueType  # 1
+    """The machine will be taken away."""
+    SPOT_NOTICE_KIND_REBALANCE: _SpotNoticeKind.ValueType  # 2
+    """The machine is more likely than others to be taken away. Only a hint."""
+
+class SpotNoticeKind(_SpotNoticeKind, metaclass=_SpotNoticeKindEnumTypeWrapper):
+    """What a cloud says about the end of a machine that it rents out at a discount."""
+
+SPOT_NOTICE_KIND_UNSPECIFIED: SpotNoticeKind.ValueType  # 0
+"""Not said; treated as a hint."""
+SPOT_NOTICE_KIND_INTERRUPTION: SpotNoticeKind.ValueType  # 1
+"""The machine will be taken away."""
+SPOT_NOTICE_KIND_REBALANCE: SpotNoticeKind.ValueType  # 2
+"""The machine is more likely than others to be taken away. Only a hint."""
+Global___SpotNoticeKind: _TypeAlias = SpotNoticeKind  # noqa: Y015
 
 @_typing.final
 class StreamVersion(_message.Message):
@@ -266,12 +295,15 @@ class MigInstance(_message.Message):
     SLICES_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
     MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
     slices: _builtins.int
     """Memory slices it covers, at least 1."""
     uuid: _builtins.str
     """The UUID by which a container sees it now. Empty if the driver gives none."""
     memory_mib: _builtins.int
     """Memory in MiB."""
+    fault: _builtins.str
+    """Why this instance alone must not be given out, for a person. Empty: nothing is wrong with it."""
     @_builtins.property
     def placement(self) -> Global___MigPlacement:
         """Where it is and of what profile."""
@@ -283,10 +315,11 @@ class MigInstance(_message.Message):
         slices: _builtins.int = ...,
         uuid: _builtins.str = ...,
         memory_mib: _builtins.int = ...,
+        fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_mib", b"memory_mib", "placement", b"placement", "slices", b"slices", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "memory_mib", b"memory_mib", "placement", b"placement", "slices", b"slices", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -521,6 +554,7 @@ class Holder(_message.Message):
     CONTAINER_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    PIDS_FIELD_NUMBER: _builtins.int
     container: _builtins.str
     """Container name. Empty if not known."""
     source: Global___HolderSource.ValueType
@@ -533,6 +567,10 @@ class Holder(_message.Message):
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceRef]:
         """What it holds; never empty."""
 
+    @_builtins.property
+    def pids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The processes on the host by which it is known, in order; only with HOLDER_SOURCE_PROCESS."""
+
     def __init__(
         self,
         *,
@@ -540,14 +578,51 @@ class Holder(_message.Message):
         container: _builtins.str = ...,
         devices: _abc.Iterable[Global___DeviceRef] | None = ...,
         source: Global___HolderSource.ValueType = ...,
+        pids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "devices", b"devices", "pod", b"pod", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "devices", b"devices", "pids", b"pids", "pod", b"pod", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Holder: _TypeAlias = Holder  # noqa: Y015
+
+@_typing.final
+class SpotNotice(_message.Message):
+    """A notice that stands. It goes when the cloud takes it back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    CLOUD_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    kind: Global___SpotNoticeKind.ValueType
+    """How serious it is."""
+    cloud: _builtins.str
+    """Who says so: "aws", "gcp" or "azure"."""
+    action: _builtins.str
+    """What will be done to the machine, in the cloud's own word, e.g. "terminate". Empty if it does not say."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When the machine ends (an interruption) or when the hint was given. Absent if the cloud does not say."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___SpotNoticeKind.ValueType = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        cloud: _builtins.str = ...,
+        action: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cloud", b"cloud", "kind", b"kind", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpotNotice: _TypeAlias = SpotNotice  # noqa: Y015
 
 @_typing.final
 class NodeState(_message.Message):
@@ -564,6 +639,7 @@ class NodeState(_message.Message):
     HOLDERS_FIELD_NUMBER: _builtins.int
     HOLDERS_UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    SPOT_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Kubernetes node name."""
     node_uid: _builtins.str
@@ -590,6 +666,10 @@ class NodeState(_message.Message):
     def usage(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuUsage]:
         """Last readings, one per GPU at most."""
 
+    @_builtins.property
+    def spot(self) -> Global___SpotNotice:
+        """What the cloud says about this machine's end. Absent: nothing."""
+
     def __init__(
         self,
         *,
@@ -602,10 +682,11 @@ class NodeState(_message.Message):
         holders: _abc.Iterable[Global___Holder] | None = ...,
         holders_unknown_reason: _builtins.str = ...,
         usage: _abc.Iterable[Global___GpuUsage] | None = ...,
+        spot: Global___SpotNotice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spot", b"spot", "topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "gpus", b"gpus", "holders", b"holders", "holders_unknown_reason", b"holders_unknown_reason", "mode", b"mode", "node_name", b"node_name", "node_uid", b"node_uid", "topology", b"topology", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "gpus", b"gpus", "holders", b"holders", "holders_unknown_reason", b"holders_unknown_reason", "mode", b"mode", "node_name", b"node_name", "node_uid", b"node_uid", "spot", b"spot", "topology", b"topology", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

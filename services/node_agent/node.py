@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from gpuloom.codec.node import node_delta_to_proto
 from gpuloom.model.node import Delivery, NodeState
+from gpuloom.model.spot import SpotNotice
 from gpuloom.rpc.streams import VersionedFeed
 from gpuloom.runtime.clock import Clock
 from gpuloom.v1.node_agent_pb2 import NodeStateDelta
@@ -35,6 +36,10 @@ class Node:
     def deliver_by(self, delivery: Delivery) -> None:
         """From now on devices reach containers this way. Nobody looked at the node for that."""
         self._publish(replace(self.state, delivery=delivery))
+
+    def take_notice(self, notice: SpotNotice | None) -> None:
+        """From now on the cloud says this about the machine's end, or nothing."""
+        self._publish(replace(self.state, spot=notice))
 
     def _publish(self, state: NodeState) -> None:
         delta = node_delta_to_proto(self.state, state)

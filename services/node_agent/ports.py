@@ -1,25 +1,23 @@
 """What the agent needs from the machine it runs on."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuloom.model.gpu import DeviceRef, Gpu, GpuUsage
-from gpuloom.model.node import Holder
-from gpuloom.model.topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class DriverReading:
-    """What the GPU driver says now. A GPU that stopped answering is in `gpus` with health LOST."""
-
-    gpus: tuple[Gpu, ...]
-    usage: tuple[GpuUsage, ...]
-    topology: Topology | None
+from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.node import Holder, PodRef
+from services.node_agent.readings import DriverReading, Process
 
 
 class GpuDriver(Protocol):
     async def read(self) -> DriverReading:
         """Never raises for one broken GPU; raises UnavailableError if the driver itself does not answer."""
+
+    async def list_processes(self) -> tuple[tuple[Process, ...], dict[str, str]]:
+        """Ask now who computes. Also the GPUs that did not answer soon, by UUID, with the reason.
+
+        Raise UnavailableError if the driver itself does not answer.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,23 @@ class Runtime(Protocol):
         """Containers that run with devices which the agent delivered. Raise UnavailableError if not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessOwner:
+    """What the host tells of a process: its name, and the pod and container of its control group.
+
+    `pod_uid` is empty for a process outside any pod, `container_id` too if it is not told.
+    """
+
+    name: str
+    pod_uid: str = ""
+    container_id: str = ""
+
+
+class ProcessTable(Protocol):
+    async def owners(self, pids: Iterable[int]) -> Mapping[int, ProcessOwner]:
+        """The owners of those that still run. Raise UnavailableError if the host's processes can't be seen."""
+
+
 class PodDirectory(Protocol):
     """The pods of this node, as Kubernetes shows them."""
 
@@ -53,3 +68,9 @@ class PodDirectory(Protocol):
 
     def uid_of(self, namespace: str, name: str) -> str:
         """UID of the one pod of this name here that has not ended; empty if there is not exactly one."""
+
+    def pod_of(self, uid: str) -> PodRef | None:
+        """The pod of this UID here, ended or not. A static pod is also known by the hash of its manifest."""
+
+    def container_of(self, uid: str, container_id: str) -> str:
+        """Name of that pod's container with this id, empty if it is not known yet."""

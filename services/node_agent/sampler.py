@@ -10,7 +10,8 @@ from gpuloom.model.node import Holder, NodeMode
 from gpuloom.runtime.clock import Clock
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
-from services.node_agent.ports import DriverReading, GpuDriver, Kubelet, PodDirectory, Runtime
+from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, Runtime
+from services.node_agent.readings import DriverReading
 from services.node_agent.state import Observation, kubelet_holders, next_state
 
 _log = logging.getLogger(__name__)

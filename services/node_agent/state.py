@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from gpuloom.model.gpu import Gpu, GpuHealth, GpuUsage
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.topology import Topology
-from services.node_agent.ports import DriverReading, PodDevices
+from services.node_agent.ports import PodDevices
+from services.node_agent.readings import DriverReading
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,9 @@ def _gpu_view(gpu: Gpu, taken: Taken) -> GpuView:
         free_milli=max(0, MILLI_PER_GPU - taken.milli),
         free_memory_mib=max(0, gpu.memory_mib - taken.memory_mib),
         free_mig=tuple(
-            instance for instance, device in slices.items() if not taken.milli and device not in taken.mig
+            instance
+            for instance, device in slices.items()
+            if not taken.milli and device not in taken.mig and not instance.fault
         ),
         mig_slices=0 if model is None else model.mig_slices,
         closed_reason=taken.closed_reason or slice_gone,

@@ -10,7 +10,7 @@ from gpuloom.model.gpu import GpuHealth
 from gpuloom.runtime.clock import SystemClock
 from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
 from services.node_agent.nvml.lane import LaneLimits
-from services.node_agent.ports import DriverReading
+from services.node_agent.readings import DriverReading
 from tests.nvml.library import Standin
 
 Make = Callable[[Mapping[str, object]], Standin]

@@ -6,7 +6,7 @@ from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.model.node import Holder, HolderSource
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.machine import Machine
-from services.node_agent.ports import DriverReading
+from services.node_agent.readings import DriverReading
 
 
 class SimulatedDriver:

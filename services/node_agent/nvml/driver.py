@@ -38,7 +38,7 @@ from services.node_agent.nvml.roster import Member, Roster, enroll
 from services.node_agent.nvml.session import Acquaintance, Look, LookOrder, Session
 from services.node_agent.nvml.topology import WiredGpu, Wiring, topology_of
 from services.node_agent.nvml.usage import GpuSample, Process, usage_of
-from services.node_agent.ports import DriverReading
+from services.node_agent.readings import DriverReading
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from gpuloom.errors import UnavailableError
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.topology import PcieLevel, Topology
-from services.node_agent.ports import DriverReading, PodDevices
+from services.node_agent.ports import PodDevices
+from services.node_agent.readings import DriverReading
 from services.node_agent.state import Observation, first_state
 
 PAIR = Topology(2, (PcieLevel.PIX,), (0,))

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.node import HolderSource, NodeState, PodRef
-from services.node_agent.ports import DriverReading
+from services.node_agent.readings import DriverReading
 from services.node_agent.state import kubelet_holders, next_state
 from tests.unit.node_agent.builders import PAIR, a_gpu, a_holder, a_look, a_reading, a_start, pod_devices
 

@@ -1,0 +1,17 @@
+"""One look at the node with everything in it; what is shown beside the state is drawn from it."""
+
+from dataclasses import dataclass
+
+from gpuloom.model.node import NodeState
+from gpuloom.model.process import GpuProcess
+from services.node_agent.readings import DriverReading
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`reading` is None if the driver did not answer that look; `processes` are those that were known then."""
+
+    state: NodeState
+    reading: DriverReading | None
+    processes: tuple[GpuProcess, ...]
+    looked_at_s: float
