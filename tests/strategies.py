@@ -12,7 +12,8 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, Verdict
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
-from gpuloom.model.snapshot import NodeFacts
+from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation, Taint
+from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from gpuloom.model.topology import PcieLevel, Topology, pair_count
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -30,6 +31,7 @@ INSTANCES = st.builds(
     slices=st.integers(1, 4),
     memory_mib=st.integers(0, 2**24),
     uuid=NAMES,
+    fault=TEXTS,
 )
 DEVICES = st.builds(DeviceRef, gpu_uuid=st.sampled_from(GPU_UUIDS), mig=st.none() | PLACEMENTS)
 PODS = st.builds(PodRef, namespace=NAMES, name=NAMES, uid=NAMES)
@@ -39,13 +41,18 @@ HOLDERS = st.builds(
     container=NAMES,
     devices=st.lists(DEVICES, min_size=1, max_size=3).map(tuple),
     source=st.sampled_from(HolderSource),
+    pids=st.lists(st.integers(0, 2**32 - 1), max_size=2).map(tuple),
 )
 ALLOCATED = st.builds(
     AllocatedDevice, device=DEVICES, milli=st.integers(1, 1000), memory_mib=st.integers(0, 2**24)
 )
+TIMES = st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 (timezones adds the zone)
+SPOT_NOTICES = st.builds(
+    SpotNotice, kind=st.sampled_from(SpotNoticeKind), time=st.none() | TIMES, cloud=NAMES, action=NAMES
+)
 DECISIONS = st.builds(
     Decision,
-    time=st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 (timezones adds the zone)
+    time=TIMES,
     pod=PODS,
     verdict=st.sampled_from(Verdict),
     node_name=NAMES,
@@ -117,11 +124,32 @@ def node_states(draw: st.DrawFn, name: str = "node-1", uids: tuple[str, ...] = (
         holders=tuple(draw(st.lists(HOLDERS, max_size=2))),
         holders_unknown_reason=draw(TEXTS),
         usage=tuple(draw(usages(uuid)) for uuid in sorted(uuids)),
+        spot=draw(st.none() | SPOT_NOTICES),
     )
 
 
+NODE_PLACES = st.builds(
+    NodePlace,
+    zone=NAMES,
+    rack=NAMES,
+    nvlink_domain=NAMES,
+    capacity_type=NAMES,
+    unschedulable=st.booleans(),
+    taints=st.lists(st.builds(Taint, NAMES, NAMES, NAMES), max_size=2).map(tuple),
+    cpu_milli=st.integers(0, 2**40),
+    memory_bytes=st.integers(0, 2**50),
+)
 NODE_FACTS = st.builds(
-    NodeFacts, state=node_states(), untrusted_reasons=st.lists(TEXTS, max_size=3).map(tuple)
+    NodeFacts,
+    state=node_states(),
+    untrusted_reasons=st.lists(TEXTS, max_size=3).map(tuple),
+    closed_gpus=st.lists(st.builds(ClosedGpu, st.sampled_from(GPU_UUIDS), TEXTS), max_size=2).map(tuple),
+    place=NODE_PLACES,
+    allocations=st.lists(
+        st.builds(PodAllocation, PODS, NAMES, st.lists(ALLOCATED, max_size=2).map(tuple), st.booleans()),
+        max_size=2,
+    ).map(tuple),
+    details=st.lists(TEXTS, max_size=2).map(tuple),
 )
 
 _HOSTILE_TEXTS = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gpuloom.clients.following import keep_following
-from gpuloom.codec.node import node_facts_from_proto
+from gpuloom.codec.facts import node_facts_from_proto
 from gpuloom.model.snapshot import ClusterSnapshot, NodeFacts
 from gpuloom.model.version import StreamVersion
 from gpuloom.rpc.channel import RpcChannel, open_stream

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from gpuloom.codec.allocation import GPU_UUID, MAX_MEMORY_MIB, MAX_MIG_START, MIG_PROFILE
 from gpuloom.errors import InvalidRequestError
-from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
+from gpuloom.model.allocation import AllocatedDevice
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Holder, HolderSource, PodRef
 from gpuloom.model.topology import MAX_GPUS_PER_NODE, PcieLevel, Topology
@@ -181,6 +182,20 @@ def device_from_proto(message: pb.DeviceRef) -> DeviceRef:
 def device_to_proto(device: DeviceRef) -> pb.DeviceRef:
     mig = None if device.mig is None else _placement_to_proto(device.mig)
     return pb.DeviceRef(gpu_uuid=device.gpu_uuid, mig=mig)
+
+
+def allocated_from_proto(message: pb.AllocatedDevice) -> AllocatedDevice:
+    if not 1 <= message.milli <= MILLI_PER_GPU:
+        raise InvalidRequestError(f"a device has 1 to {MILLI_PER_GPU} milli, not {message.milli}")
+    return AllocatedDevice(
+        device=device_from_proto(message.device), milli=message.milli, memory_mib=message.memory_mib
+    )
+
+
+def allocated_to_proto(allocated: AllocatedDevice) -> pb.AllocatedDevice:
+    return pb.AllocatedDevice(
+        device=device_to_proto(allocated.device), milli=allocated.milli, memory_mib=allocated.memory_mib
+    )
 
 
 def _holder_from_proto(message: pb.Holder) -> Holder:

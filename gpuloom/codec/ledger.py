@@ -5,16 +5,14 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gpuloom.codec.device import (
+    allocated_from_proto,
+    allocated_to_proto,
     bounded,
-    device_from_proto,
-    device_to_proto,
     pod_from_proto,
     pod_to_proto,
     shortened,
 )
 from gpuloom.errors import InvalidRequestError
-from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, Verdict
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 
@@ -43,7 +41,7 @@ def decision_from_proto(message: pb.Decision) -> Decision:
         pod=pod_from_proto(message.pod),
         verdict=verdict,
         node_name=bounded(message.node_name, "node name"),
-        devices=tuple(_allocated_from_proto(device) for device in message.devices),
+        devices=tuple(allocated_from_proto(device) for device in message.devices),
         reason=shortened(message.reason),
     )
 
@@ -54,7 +52,7 @@ def decision_to_proto(decision: Decision) -> pb.Decision:
         pod=pod_to_proto(decision.pod),
         verdict=_VERDICT_TO_PROTO[decision.verdict],
         node_name=decision.node_name,
-        devices=[_allocated_to_proto(device) for device in decision.devices],
+        devices=[allocated_to_proto(device) for device in decision.devices],
         reason=decision.reason,
     )
 
@@ -68,7 +66,7 @@ def entry_from_proto(message: pb.LedgerEntry) -> LedgerEntry:
         node_name=bounded(message.node_name, "node name"),
         node_uid=bounded(message.node_uid, "node UID"),
         state=state,
-        devices=tuple(_allocated_from_proto(device) for device in message.devices) or None,
+        devices=tuple(allocated_from_proto(device) for device in message.devices) or None,
         advisory=message.advisory,
     )
 
@@ -79,22 +77,8 @@ def entry_to_proto(entry: LedgerEntry) -> pb.LedgerEntry:
         node_name=entry.node_name,
         node_uid=entry.node_uid,
         state=_STATE_TO_PROTO[entry.state],
-        devices=[_allocated_to_proto(device) for device in entry.devices or ()],
+        devices=[allocated_to_proto(device) for device in entry.devices or ()],
         advisory=entry.advisory,
-    )
-
-
-def _allocated_from_proto(message: pb.AllocatedDevice) -> AllocatedDevice:
-    if not 1 <= message.milli <= MILLI_PER_GPU:
-        raise InvalidRequestError(f"a device has 1 to {MILLI_PER_GPU} milli, not {message.milli}")
-    return AllocatedDevice(
-        device=device_from_proto(message.device), milli=message.milli, memory_mib=message.memory_mib
-    )
-
-
-def _allocated_to_proto(allocated: AllocatedDevice) -> pb.AllocatedDevice:
-    return pb.AllocatedDevice(
-        device=device_to_proto(allocated.device), milli=allocated.milli, memory_mib=allocated.memory_mib
     )
 
 

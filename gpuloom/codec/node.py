@@ -20,12 +20,9 @@ from gpuloom.codec.spot import spot_from_proto, spot_to_proto
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import Gpu, GpuUsage
 from gpuloom.model.node import Delivery, NodeMode, NodeState
-from gpuloom.model.snapshot import NodeFacts
 from gpuloom.model.topology import MAX_GPUS_PER_NODE
-from gpuloom.v1 import discovery_pb2, node_agent_pb2
+from gpuloom.v1 import node_agent_pb2
 from gpuloom.v1 import types_pb2 as pb
-
-MAX_UNTRUSTED_REASONS = 32
 
 T = TypeVar("T")
 
@@ -127,22 +124,6 @@ def apply_node_delta(state: NodeState, delta: node_agent_pb2.NodeStateDelta) -> 
             spot=spot_from_proto(identity.spot) if identity.HasField("spot") else None,
         )
     return _checked(state)
-
-
-def node_facts_from_proto(message: discovery_pb2.NodeFacts) -> NodeFacts:
-    if len(message.untrusted_reasons) > MAX_UNTRUSTED_REASONS:
-        raise InvalidRequestError(f"a node has at most {MAX_UNTRUSTED_REASONS} untrusted reasons")
-    return NodeFacts(
-        state=node_state_from_proto(message.state),
-        untrusted_reasons=tuple(map(shortened, message.untrusted_reasons)),
-    )
-
-
-def node_facts_to_proto(facts: NodeFacts, *, with_usage: bool = True) -> discovery_pb2.NodeFacts:
-    state = facts.state if with_usage else replace(facts.state, usage=())
-    return discovery_pb2.NodeFacts(
-        state=node_state_to_proto(state), untrusted_reasons=facts.untrusted_reasons
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,65 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuloom.model.node import NodeState
+from gpuloom.model.allocation import AllocatedDevice
+from gpuloom.model.node import NodeState, PodRef
 from gpuloom.model.version import StreamVersion
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Taint:
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Where a node is and what else it offers, as Kubernetes shows it. An empty text is not known."""
+
+    region: str = ""
+    zone: str = ""
+    rack: str = ""
+    nvlink_domain: str = ""
+    capacity_type: str = ""
+    instance_type: str = ""
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClosedGpu:
+    """A GPU that must not be used now, while the rest of its node may be."""
+
+    gpu_uuid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodAllocation:
+    """What one pod was given on its node; `advisory`: a prediction of the kubelet's choice."""
+
+    pod: PodRef
+    container: str
+    devices: tuple[AllocatedDevice, ...]
+    advisory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is known of one node, and why not to use it if there is a reason."""
+    """What is known of one node, and why not to use it or a part of it if there is a reason.
+
+    Reasons are constant texts, the same for the same cause everywhere; `details` name who and what.
+    """
 
     state: NodeState
     untrusted_reasons: tuple[str, ...] = ()
+    closed_gpus: tuple[ClosedGpu, ...] = ()
+    place: NodePlace = NodePlace()
+    allocations: tuple[PodAllocation, ...] = ()
+    details: tuple[str, ...] = ()
 
     @property
     def trusted(self) -> bool:

@@ -151,24 +151,204 @@ class NodeFacts(_message.Message):
 
     STATE_FIELD_NUMBER: _builtins.int
     UNTRUSTED_REASONS_FIELD_NUMBER: _builtins.int
+    CLOSED_GPUS_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def state(self) -> _types_pb2.NodeState:
         """What its agent said last."""
 
     @_builtins.property
     def untrusted_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why the node as a whole must not be used now, for a person. Empty: it may."""
+        """Why the node as a whole must not be used now, for a person; the same words for the same cause on every
+        node. Empty: it may.
+        """
+
+    @_builtins.property
+    def closed_gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClosedGpu]:
+        """GPUs of which nothing may be given out now, by UUID, while the rest of the node may be used."""
+
+    @_builtins.property
+    def place(self) -> Global___NodePlace:
+        """Where the node is and what else it offers, as Kubernetes shows it."""
+
+    @_builtins.property
+    def allocations(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodAllocation]:
+        """Pods on this node with an allocation that can be believed, by pod UID."""
+
+    @_builtins.property
+    def details(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The reasons in full, with the pods, devices and processes that they are about."""
 
     def __init__(
         self,
         *,
         state: _types_pb2.NodeState | None = ...,
         untrusted_reasons: _abc.Iterable[_builtins.str] | None = ...,
+        closed_gpus: _abc.Iterable[Global___ClosedGpu] | None = ...,
+        place: Global___NodePlace | None = ...,
+        allocations: _abc.Iterable[Global___PodAllocation] | None = ...,
+        details: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state", "untrusted_reasons", b"untrusted_reasons"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "closed_gpus", b"closed_gpus", "details", b"details", "place", b"place", "state", b"state", "untrusted_reasons", b"untrusted_reasons"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeFacts: _TypeAlias = NodeFacts  # noqa: Y015
+
+@_typing.final
+class ClosedGpu(_message.Message):
+    """A GPU that must not be used now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    gpu_uuid: _builtins.str
+    """The GPU."""
+    reason: _builtins.str
+    """Why, for a person; the same words for the same cause on every GPU."""
+    def __init__(
+        self,
+        *,
+        gpu_uuid: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClosedGpu: _TypeAlias = ClosedGpu  # noqa: Y015
+
+@_typing.final
+class NodePlace(_message.Message):
+    """A node as Kubernetes shows it. An empty text is not known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGION_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    NVLINK_DOMAIN_FIELD_NUMBER: _builtins.int
+    CAPACITY_TYPE_FIELD_NUMBER: _builtins.int
+    INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
+    UNSCHEDULABLE_FIELD_NUMBER: _builtins.int
+    TAINTS_FIELD_NUMBER: _builtins.int
+    CPU_MILLI_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    region: _builtins.str
+    """Region."""
+    zone: _builtins.str
+    """Zone."""
+    rack: _builtins.str
+    """Rack."""
+    nvlink_domain: _builtins.str
+    """Nodes of one NVLink domain reach each other's GPUs by NVLink."""
+    capacity_type: _builtins.str
+    """How the machine is paid: "spot", "on-demand" or "reserved"."""
+    instance_type: _builtins.str
+    """The cloud's name of this kind of machine."""
+    unschedulable: _builtins.bool
+    """Whether new pods are kept away (cordoned)."""
+    cpu_milli: _builtins.int
+    """CPU that pods may use, in thousandths of a core."""
+    memory_bytes: _builtins.int
+    """Memory that pods may use."""
+    @_builtins.property
+    def taints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Taint]:
+        """Taints that keep pods away."""
+
+    def __init__(
+        self,
+        *,
+        region: _builtins.str = ...,
+        zone: _builtins.str = ...,
+        rack: _builtins.str = ...,
+        nvlink_domain: _builtins.str = ...,
+        capacity_type: _builtins.str = ...,
+        instance_type: _builtins.str = ...,
+        unschedulable: _builtins.bool = ...,
+        taints: _abc.Iterable[Global___Taint] | None = ...,
+        cpu_milli: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_type", b"capacity_type", "cpu_milli", b"cpu_milli", "instance_type", b"instance_type", "memory_bytes", b"memory_bytes", "nvlink_domain", b"nvlink_domain", "rack", b"rack", "region", b"region", "taints", b"taints", "unschedulable", b"unschedulable", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodePlace: _TypeAlias = NodePlace  # noqa: Y015
+
+@_typing.final
+class Taint(_message.Message):
+    """A taint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Its key."""
+    value: _builtins.str
+    """Its value; may be empty."""
+    effect: _builtins.str
+    """NoSchedule, PreferNoSchedule or NoExecute."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.str = ...,
+        effect: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effect", b"effect", "key", b"key", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Taint: _TypeAlias = Taint  # noqa: Y015
+
+@_typing.final
+class PodAllocation(_message.Message):
+    """What one pod was given on its node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    ADVISORY_FIELD_NUMBER: _builtins.int
+    container: _builtins.str
+    """The container that gets the devices."""
+    advisory: _builtins.bool
+    """Whether the kubelet's device plugin makes the choice."""
+    @_builtins.property
+    def pod(self) -> _types_pb2.PodRef:
+        """The pod."""
+
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.AllocatedDevice]:
+        """The devices; on an `nvidia` node a prediction."""
+
+    def __init__(
+        self,
+        *,
+        pod: _types_pb2.PodRef | None = ...,
+        container: _builtins.str = ...,
+        devices: _abc.Iterable[_types_pb2.AllocatedDevice] | None = ...,
+        advisory: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advisory", b"advisory", "container", b"container", "devices", b"devices", "pod", b"pod"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodAllocation: _TypeAlias = PodAllocation  # noqa: Y015

@@ -48,8 +48,8 @@ class DiscoveryServiceServicer:
 
     def WatchCluster(self, request, context):
         """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
-        short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
-        RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+        short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
+        are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
         Callers: scheduler_extender, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

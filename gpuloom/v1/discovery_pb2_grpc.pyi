@@ -35,8 +35,8 @@ class DiscoveryServiceStub:
     def __new__(cls, channel: _aio.Channel) -> DiscoveryServiceAsyncStub: ...
     WatchCluster: _grpc.UnaryStreamMultiCallable[_discovery_pb2.WatchClusterRequest, _discovery_pb2.WatchClusterResponse]
     """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
-    short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
-    RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+    short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
+    are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
     Callers: scheduler_extender, cli.
     """
 
@@ -47,8 +47,8 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchCluster: _aio.UnaryStreamMultiCallable[_discovery_pb2.WatchClusterRequest, _discovery_pb2.WatchClusterResponse]  # type: ignore[assignment]
     """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
-    short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
-    RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+    short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
+    are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
     Callers: scheduler_extender, cli.
     """
 
@@ -62,8 +62,8 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_discovery_pb2.WatchClusterResponse], _abc.AsyncIterator[_discovery_pb2.WatchClusterResponse]]:
         """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
-        short while, and a heartbeat every few seconds of silence. A reader that is too slow is cut off with
-        RESOURCE_EXHAUSTED and opens the stream again. Refused with UNAVAILABLE until this replica is synced.
+        short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
+        are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
         Callers: scheduler_extender, cli.
         """
 

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from gpuloom.v1 import types_pb2 as gpuloom_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gpuloom/v1/scheduler_extender.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16gpuloom/v1/types.proto\"\x17\n\x15WatchDecisionsRequest\"\xcb\x01\n\x16WatchDecisionsResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12(\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.DecisionListH\x00\x12%\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x14.gpuloom.v1.DecisionH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"7\n\x0c\x44\x65\x63isionList\x12\'\n\tdecisions\x18\x01 \x03(\x0b\x32\x14.gpuloom.v1.Decision\"\xcc\x01\n\x08\x44\x65\x63ision\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x03pod\x18\x02 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gpuloom.v1.Verdict\x12\x11\n\tnode_name\x18\x04 \x01(\t\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x0e\n\x06reason\x18\x06 \x01(\t\"[\n\x0f\x41llocatedDevice\x12%\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12\r\n\x05milli\x18\x02 \x01(\r\x12\x12\n\nmemory_mib\x18\x03 \x01(\x04\"?\n\x16ListAllocationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"\\\n\x17ListAllocationsResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.gpuloom.v1.LedgerEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xba\x01\n\x0bLedgerEntry\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x10\n\x08node_uid\x18\x03 \x01(\t\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.gpuloom.v1.EntryState\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x10\n\x08\x61\x64visory\x18\x06 \x01(\x08*c\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_BOUND\x10\x01\x12\x13\n\x0fVERDICT_REFUSED\x10\x02\x12\x17\n\x13VERDICT_BIND_FAILED\x10\x03*\x8f\x01\n\nEntryState\x12\x1b\n\x17\x45NTRY_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NTRY_STATE_IN_FLIGHT\x10\x01\x12\x18\n\x14\x45NTRY_STATE_OBSERVED\x10\x02\x12\x19\n\x15\x45NTRY_STATE_RELEASING\x10\x03\x12\x14\n\x10\x45NTRY_STATE_HELD\x10\x04\x32\xdb\x01\n\x18SchedulerExtenderService\x12^\n\x0eWatchDecisions\x12!.gpuloom.v1.WatchDecisionsRequest\x1a\".gpuloom.v1.WatchDecisionsResponse\"\x03\x90\x02\x01\x30\x01\x12_\n\x0fListAllocations\x12\".gpuloom.v1.ListAllocationsRequest\x1a#.gpuloom.v1.ListAllocationsResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gpuloom/v1/scheduler_extender.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16gpuloom/v1/types.proto\"\x17\n\x15WatchDecisionsRequest\"\xcb\x01\n\x16WatchDecisionsResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12(\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.DecisionListH\x00\x12%\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x14.gpuloom.v1.DecisionH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"7\n\x0c\x44\x65\x63isionList\x12\'\n\tdecisions\x18\x01 \x03(\x0b\x32\x14.gpuloom.v1.Decision\"\xcc\x01\n\x08\x44\x65\x63ision\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x03pod\x18\x02 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gpuloom.v1.Verdict\x12\x11\n\tnode_name\x18\x04 \x01(\t\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x0e\n\x06reason\x18\x06 \x01(\t\"?\n\x16ListAllocationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"\\\n\x17ListAllocationsResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.gpuloom.v1.LedgerEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xba\x01\n\x0bLedgerEntry\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x10\n\x08node_uid\x18\x03 \x01(\t\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.gpuloom.v1.EntryState\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x10\n\x08\x61\x64visory\x18\x06 \x01(\x08*c\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_BOUND\x10\x01\x12\x13\n\x0fVERDICT_REFUSED\x10\x02\x12\x17\n\x13VERDICT_BIND_FAILED\x10\x03*\x8f\x01\n\nEntryState\x12\x1b\n\x17\x45NTRY_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NTRY_STATE_IN_FLIGHT\x10\x01\x12\x18\n\x14\x45NTRY_STATE_OBSERVED\x10\x02\x12\x19\n\x15\x45NTRY_STATE_RELEASING\x10\x03\x12\x14\n\x10\x45NTRY_STATE_HELD\x10\x04\x32\xdb\x01\n\x18SchedulerExtenderService\x12^\n\x0eWatchDecisions\x12!.gpuloom.v1.WatchDecisionsRequest\x1a\".gpuloom.v1.WatchDecisionsResponse\"\x03\x90\x02\x01\x30\x01\x12_\n\x0fListAllocations\x12\".gpuloom.v1.ListAllocationsRequest\x1a#.gpuloom.v1.ListAllocationsResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,10 +37,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEDULEREXTENDERSERVICE'].methods_by_name['WatchDecisions']._serialized_options = b'\220\002\001'
   _globals['_SCHEDULEREXTENDERSERVICE'].methods_by_name['ListAllocations']._loaded_options = None
   _globals['_SCHEDULEREXTENDERSERVICE'].methods_by_name['ListAllocations']._serialized_options = b'\220\002\001'
-  _globals['_VERDICT']._serialized_start=1044
-  _globals['_VERDICT']._serialized_end=1143
-  _globals['_ENTRYSTATE']._serialized_start=1146
-  _globals['_ENTRYSTATE']._serialized_end=1289
+  _globals['_VERDICT']._serialized_start=951
+  _globals['_VERDICT']._serialized_end=1050
+  _globals['_ENTRYSTATE']._serialized_start=1053
+  _globals['_ENTRYSTATE']._serialized_end=1196
   _globals['_WATCHDECISIONSREQUEST']._serialized_start=108
   _globals['_WATCHDECISIONSREQUEST']._serialized_end=131
   _globals['_WATCHDECISIONSRESPONSE']._serialized_start=134
@@ -49,14 +49,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECISIONLIST']._serialized_end=394
   _globals['_DECISION']._serialized_start=397
   _globals['_DECISION']._serialized_end=601
-  _globals['_ALLOCATEDDEVICE']._serialized_start=603
-  _globals['_ALLOCATEDDEVICE']._serialized_end=694
-  _globals['_LISTALLOCATIONSREQUEST']._serialized_start=696
-  _globals['_LISTALLOCATIONSREQUEST']._serialized_end=759
-  _globals['_LISTALLOCATIONSRESPONSE']._serialized_start=761
-  _globals['_LISTALLOCATIONSRESPONSE']._serialized_end=853
-  _globals['_LEDGERENTRY']._serialized_start=856
-  _globals['_LEDGERENTRY']._serialized_end=1042
-  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_start=1292
-  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_end=1511
+  _globals['_LISTALLOCATIONSREQUEST']._serialized_start=603
+  _globals['_LISTALLOCATIONSREQUEST']._serialized_end=666
+  _globals['_LISTALLOCATIONSRESPONSE']._serialized_start=668
+  _globals['_LISTALLOCATIONSRESPONSE']._serialized_end=760
+  _globals['_LEDGERENTRY']._serialized_start=763
+  _globals['_LEDGERENTRY']._serialized_end=949
+  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_start=1199
+  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_end=1418
 # @@protoc_insertion_point(module_scope)

@@ -193,7 +193,7 @@ class Decision(_message.Message):
         """The pod."""
 
     @_builtins.property
-    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___AllocatedDevice]:
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.AllocatedDevice]:
         """The chosen devices. Empty unless bound."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Decision(_message.Message):
         pod: _types_pb2.PodRef | None = ...,
         verdict: Global___Verdict.ValueType = ...,
         node_name: _builtins.str = ...,
-        devices: _abc.Iterable[Global___AllocatedDevice] | None = ...,
+        devices: _abc.Iterable[_types_pb2.AllocatedDevice] | None = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod", "time", b"time"]  # noqa: Y015
@@ -213,38 +213,6 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
-
-@_typing.final
-class AllocatedDevice(_message.Message):
-    """A device, or a share of one, that a pod was given."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    DEVICE_FIELD_NUMBER: _builtins.int
-    MILLI_FIELD_NUMBER: _builtins.int
-    MEMORY_MIB_FIELD_NUMBER: _builtins.int
-    milli: _builtins.int
-    """Thousandths of the GPU's compute, 1 to 1000."""
-    memory_mib: _builtins.int
-    """Memory in MiB."""
-    @_builtins.property
-    def device(self) -> _types_pb2.DeviceRef:
-        """The device."""
-
-    def __init__(
-        self,
-        *,
-        device: _types_pb2.DeviceRef | None = ...,
-        milli: _builtins.int = ...,
-        memory_mib: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "memory_mib", b"memory_mib", "milli", b"milli"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AllocatedDevice: _TypeAlias = AllocatedDevice  # noqa: Y015
 
 @_typing.final
 class ListAllocationsRequest(_message.Message):
@@ -325,7 +293,7 @@ class LedgerEntry(_message.Message):
         """The pod."""
 
     @_builtins.property
-    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___AllocatedDevice]:
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.AllocatedDevice]:
         """Its devices. Empty: it may hold any device of the node, which is therefore closed."""
 
     def __init__(
@@ -335,7 +303,7 @@ class LedgerEntry(_message.Message):
         node_name: _builtins.str = ...,
         node_uid: _builtins.str = ...,
         state: Global___EntryState.ValueType = ...,
-        devices: _abc.Iterable[Global___AllocatedDevice] | None = ...,
+        devices: _abc.Iterable[_types_pb2.AllocatedDevice] | None = ...,
         advisory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015

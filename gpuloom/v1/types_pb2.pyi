@@ -545,6 +545,38 @@ class DeviceRef(_message.Message):
 Global___DeviceRef: _TypeAlias = DeviceRef  # noqa: Y015
 
 @_typing.final
+class AllocatedDevice(_message.Message):
+    """A device, or a share of one, that a pod was given."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    milli: _builtins.int
+    """Thousandths of the GPU's compute, 1 to 1000."""
+    memory_mib: _builtins.int
+    """Memory in MiB."""
+    @_builtins.property
+    def device(self) -> Global___DeviceRef:
+        """The device."""
+
+    def __init__(
+        self,
+        *,
+        device: Global___DeviceRef | None = ...,
+        milli: _builtins.int = ...,
+        memory_mib: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "memory_mib", b"memory_mib", "milli", b"milli"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllocatedDevice: _TypeAlias = AllocatedDevice  # noqa: Y015
+
+@_typing.final
 class Holder(_message.Message):
     """Somebody who has devices on a node right now, as the node sees it."""
 

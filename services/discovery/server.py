@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-from gpuloom.codec.node import node_facts_to_proto
+from gpuloom.codec.facts import node_facts_to_proto
 from gpuloom.errors import NotReadyError
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.v1 import discovery_pb2 as pb

@@ -270,6 +270,8 @@ def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:
     if before is None or not before.trusted:
         return True
     old, new = before.state, after.state
+    if set(before.closed_gpus) - set(after.closed_gpus):
+        return True
     return (old.gpus, old.mode, old.delivery) != (new.gpus, new.mode, new.delivery) or bool(
         set(old.holders) - set(new.holders)
     )

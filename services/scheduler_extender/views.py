@@ -136,12 +136,15 @@ class Views:
         state = facts.state
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         taken = taken_by(claims, gpus)
+        closed = {gpu.gpu_uuid: gpu.reason for gpu in facts.closed_gpus}
         return NodeView(
             name=node_name,
             uid=uid,
             mode=state.mode,
             delivery=state.delivery,
-            gpus=tuple(_gpu_view(gpu, taken.get(gpu.uuid, Taken())) for gpu in state.gpus),
+            gpus=tuple(
+                _gpu_view(gpu, taken.get(gpu.uuid, Taken()), closed.get(gpu.uuid, "")) for gpu in state.gpus
+            ),
             topology=state.topology,
             closed_reason=closed_reason(claims) or _unknown_device(taken, gpus),
             host=self._hosts.capacity(node_name),
@@ -157,7 +160,7 @@ def _unknown_device(taken: dict[str, Taken], gpus: dict[str, Gpu]) -> str:
     return "a pod on the node has a GPU that its agent does not show" if taken.keys() - gpus.keys() else ""
 
 
-def _gpu_view(gpu: Gpu, taken: Taken) -> GpuView:
+def _gpu_view(gpu: Gpu, taken: Taken, distrust: str) -> GpuView:
     model = load_catalog().find_gpu(gpu.model)
     slices = {instance: DeviceRef(gpu.uuid, instance.placement) for instance in gpu.mig_instances}
     # Whatever was cut instead of that slice may overlap it.
@@ -172,5 +175,5 @@ def _gpu_view(gpu: Gpu, taken: Taken) -> GpuView:
             if not taken.milli and device not in taken.mig and not instance.fault
         ),
         mig_slices=0 if model is None else model.mig_slices,
-        closed_reason=taken.closed_reason or slice_gone,
+        closed_reason=distrust or taken.closed_reason or slice_gone,
     )

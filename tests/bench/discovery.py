@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from prometheus_client import CollectorRegistry
 
-from gpuloom.codec.node import node_facts_to_proto
+from gpuloom.codec.facts import node_facts_to_proto
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuloom.clients.discovery import ClusterMirror
-from gpuloom.codec.node import node_facts_from_proto, node_facts_to_proto
+from gpuloom.codec.facts import node_facts_from_proto, node_facts_to_proto
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.model.version import StreamVersion
 from gpuloom.v1 import discovery_pb2 as pb

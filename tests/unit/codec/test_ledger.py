@@ -6,7 +6,7 @@ from gpuloom.codec.ledger import decision_from_proto, decision_to_proto, entry_f
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.ledger import Decision, LedgerEntry
 from gpuloom.v1 import scheduler_extender_pb2 as pb
-from gpuloom.v1.types_pb2 import DeviceRef
+from gpuloom.v1.types_pb2 import AllocatedDevice, DeviceRef
 from tests.strategies import DECISIONS, ENTRIES, hostile
 
 
@@ -69,7 +69,7 @@ def test_a_verdict_or_a_state_that_is_not_known_is_refused(value: int) -> None:
 
 @pytest.mark.parametrize("milli", [0, 1001])
 def test_a_share_outside_one_gpu_is_refused(milli: int) -> None:
-    device = pb.AllocatedDevice(device=DeviceRef(gpu_uuid="GPU-a"), milli=milli)
+    device = AllocatedDevice(device=DeviceRef(gpu_uuid="GPU-a"), milli=milli)
 
     with pytest.raises(InvalidRequestError, match="milli"):
         entry_from_proto(pb.LedgerEntry(state=pb.ENTRY_STATE_OBSERVED, devices=[device]))

@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given, settings
 
 from gpuloom.codec.device import MAX_TEXT_LENGTH
+from gpuloom.codec.facts import MAX_UNTRUSTED_REASONS, node_facts_from_proto, node_facts_to_proto
 from gpuloom.codec.node import (
-    MAX_UNTRUSTED_REASONS,
     apply_node_delta,
     node_delta_to_proto,
-    node_facts_from_proto,
-    node_facts_to_proto,
     node_state_from_proto,
     node_state_to_proto,
 )
