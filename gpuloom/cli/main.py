@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpuloom.cli import certs, exits, run, scheduler_config
+from gpuloom.cli import certs, exits, run, scheduler_config, status, topology
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
 from gpuloom.runtime.metrics import package_version
 
@@ -51,6 +51,8 @@ def build_app() -> typer.Typer:
     certs.register(app)
     run.register(app)
     scheduler_config.register(app)
+    status.register(app)
+    topology.register(app)
     return app
 
 

@@ -275,7 +275,20 @@ def write_files(plan: MeshPlan, clock: Clock) -> None:
         for machine, port in zip(plan.machines, plan.ports.agents_grpc, strict=True)
     }
     directory.agents_file.write_bytes(orjson.dumps(addresses, option=orjson.OPT_INDENT_2))
+    directory.endpoints_file.write_bytes(orjson.dumps(_endpoints(plan), option=orjson.OPT_INDENT_2))
     directory.kubeconfig.write_text(yaml.safe_dump(kubeconfig(plan.api_url)), encoding="utf-8")
+
+
+def _endpoints(plan: MeshPlan) -> dict[str, str]:
+    """Where the run's services are, for commands that want to look at it."""
+    files = tls_files(plan.directory.certificates, "cli")
+    return {
+        "discovery": plan.discovery_grpc,
+        "scheduler_extender": plan.extender_grpc,
+        "certificate": str(files.cert_file),
+        "key": str(files.key_file),
+        "authority": str(files.ca_file),
+    }
 
 
 def kubeconfig(api_url: str) -> dict[str, object]:

@@ -42,6 +42,10 @@ class RunDirectory:
         return self.path / "agents.json"
 
     @property
+    def endpoints_file(self) -> Path:
+        return self.path / "endpoints.json"
+
+    @property
     def kubeconfig(self) -> Path:
         return self.path / "kubeconfig"
 
@@ -103,7 +107,7 @@ def _clear(path: Path) -> None:
         machines.unlink()
     for name in ("machines", "certificates", "logs"):
         shutil.rmtree(path / name, ignore_errors=True)
-    for pattern in ("agents.json*", "kubeconfig*", "kubernetes-api.state*"):
+    for pattern in ("agents.json*", "endpoints.json*", "kubeconfig*", "kubernetes-api.state*"):
         for file in path.glob(pattern):
             file.unlink()
 

@@ -12,7 +12,7 @@ import orjson
 
 from gpuloom.sim.kubeapi.pods import updated_pod_spec, with_pod_defaults
 from gpuloom.sim.kubeapi.quantities import amounts_as_text
-from gpuloom.sim.kubeapi.resources import CRD_KEY, Resource
+from gpuloom.sim.kubeapi.resources import CRD_KEY, PDB_KEY, Resource
 from gpuloom.sim.kubeapi.status import bad_request
 
 Object = dict[str, Any]
@@ -21,6 +21,8 @@ GENERATE_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 GENERATE_LENGTH = 5
 _MAX_GENERATE_PREFIX = 63 - GENERATE_LENGTH
 _SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+_MARKS = ("labels", "annotations")
+_MARKED_BY_STATUS = ("nodes", "pods", PDB_KEY)
 _DROPPED = ("managedFields", "selfLink")
 
 
@@ -80,12 +82,22 @@ def updated_object(resource: Resource, current: Object, obj: Object) -> Object:
 
 
 def with_status(resource: Resource, current: Object, obj: Object) -> Object:
-    """The object after a write to its status subresource: nothing but the status changes."""
+    """The object after a write to its status subresource: the spec stays.
+
+    Some kinds let labels and annotations change with it.
+    """
     status = obj.get("status") or {}
+    updated = _with_marks(current, obj) if resource.key in _MARKED_BY_STATUS else current
     if not status and "status" not in current:
-        return current
-    updated = {**current, "status": status}
+        return updated
+    updated = {**updated, "status": status}
     return _with_amounts_as_text(updated) if resource.key == "nodes" else updated
+
+
+def _with_marks(current: Object, obj: Object) -> Object:
+    given = _given_metadata(obj)
+    metadata = {key: value for key, value in current["metadata"].items() if key not in _MARKS}
+    return {**current, "metadata": metadata | {key: given[key] for key in _MARKS if given.get(key)}}
 
 
 def with_generation(resource: Resource, old: Object, new: Object) -> Object:

@@ -136,6 +136,31 @@ async def test_a_status_patch_leaves_the_spec_alone_and_the_other_way_round(clie
     assert node["status"]["capacity"]["cpu"] == "4"
 
 
+async def test_one_status_patch_carries_a_nodes_labels_annotations_and_resources(client: KubeClient) -> None:
+    name = "n"
+    node = await client.create(NODES, {"metadata": {"name": name, "labels": {"kept": "yes"}}})
+    patch = {
+        "metadata": {"labels": {"example.com/mode": "a"}, "annotations": {"example.com/note": "b"}},
+        "status": {
+            "capacity": {"example.com/gpu-milli": "8000"},
+            "conditions": [{"type": "GpusHealthy", "status": "True", "reason": "Fine", "message": ""}],
+        },
+    }
+
+    changed = await client.patch_status(
+        NODES, name, None, patch, resource_version=node["metadata"]["resourceVersion"]
+    )
+
+    assert changed["metadata"]["labels"] == {"kept": "yes", "example.com/mode": "a"}
+    assert changed["metadata"]["annotations"]["example.com/note"] == "b"
+    assert changed["status"]["capacity"]["example.com/gpu-milli"] == "8k"
+    assert [condition["type"] for condition in changed["status"]["conditions"]] == ["GpusHealthy"]
+    with pytest.raises(ConflictError):
+        await client.patch_status(
+            NODES, name, None, patch, resource_version=node["metadata"]["resourceVersion"]
+        )
+
+
 async def test_a_generated_name_is_new_every_time(client: KubeClient) -> None:
     template = {"metadata": {"namespace": NAMESPACE, "generateName": "made-"}}
 

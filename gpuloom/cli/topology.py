@@ -1,0 +1,48 @@
+"""`gpuloom topology`: how the GPUs of nodes are linked, and how they are cut. Only asks and shows."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuloom.cli.connection import (
+    DEFAULT_TIMEOUT_S,
+    DirectoryOption,
+    DiscoveryOption,
+    TimeoutOption,
+    find_endpoint,
+    read_cluster,
+)
+from gpuloom.cli.topology_picture import node_picture, shape_pictures
+from gpuloom.errors import NotFoundError
+from gpuloom.model.snapshot import NodeFacts
+
+_Node = Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node, with all it has.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("topology")(topology)
+
+
+def topology(
+    node: _Node = "",
+    discovery: DiscoveryOption = "",
+    directory: DirectoryOption = Path("run"),
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Draw GPUs, NVLink, NUMA nodes and MIG slices: of one node, or of every kind of node there is.
+
+    Exits 0, 1 if there is no such node, 3 if discovery can't be reached.
+    """
+    nodes = read_cluster(find_endpoint(discovery, directory, os.environ), timeout).nodes.values()
+    lines = node_picture(_named(nodes, node)) if node else shape_pictures(nodes)
+    typer.echo("\n".join(lines))
+
+
+def _named(nodes: Iterable[NodeFacts], name: str) -> NodeFacts:
+    for facts in nodes:
+        if facts.state.node_name == name:
+            return facts
+    raise NotFoundError(f"no GPU node {name}")
