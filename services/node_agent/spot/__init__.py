@@ -1,0 +1,1 @@
+"""Spot notices: what the cloud says about the end of this machine."""

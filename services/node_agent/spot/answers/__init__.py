@@ -1,0 +1,1 @@
+"""What the clouds' metadata services answer, as notices. Pure."""
