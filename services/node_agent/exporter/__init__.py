@@ -1,0 +1,1 @@
+"""The node's GPUs as Prometheus metrics, under the names of NVIDIA's dcgm-exporter."""

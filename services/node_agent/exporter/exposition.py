@@ -1,0 +1,158 @@
+"""One look at a node as Prometheus' text format. Pure.
+
+Decides which series are shown and with which labels. What was not read is left out; it never shows a value
+of an earlier look.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
+from gpuloom.model.mig import MigInstance
+from services.node_agent.exporter.families import FAMILIES, Device, Split, sample_of
+from services.node_agent.exporter.shares import Division, Share
+from services.node_agent.picture import Picture
+from services.node_agent.readings import Activity, DriverReading, GpuSample
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+UP = "dcgm_up"
+UP_HELP = "1 if the GPU driver answered the last look at the node, and that was lately."
+
+_DECIMALS = 6
+# A null byte ends the text for Prometheus; nothing else is special inside a label's value.
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\0": "\ufffd"})
+
+Block = Mapping[str, str]
+"""The lines of each family, by its name; a family without any is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    """What one node has to show. `note` says why it shows no devices, if that is on purpose."""
+
+    node_name: str
+    up: bool
+    block: Block = field(default_factory=dict)
+    note: str = ""
+
+
+def exposition(pages: Iterable[NodePage], hostname_label: str) -> bytes:
+    """The text for all these nodes: each family once, with its series in the order of the nodes."""
+    shown = list(pages)
+    parts = [f"# {page.node_name.translate(_ESCAPES)}: {page.note}\n" for page in shown if page.note]
+    parts += [f"# HELP {UP} {UP_HELP}\n# TYPE {UP} gauge\n"]
+    parts += [f"{UP}{{{_node_labels(page.node_name, hostname_label)}}} {int(page.up)}\n" for page in shown]
+    for family in FAMILIES:
+        blocks = [page.block[family.name] for page in shown if family.name in page.block]
+        if blocks:
+            parts.append(f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n")
+            parts += blocks
+    return "".join(parts).encode("utf-8", "replace")
+
+
+def device_block(picture: Picture, hostname_label: str) -> Block:
+    """The series of all devices of one look; none if the driver did not answer."""
+    reading = picture.reading
+    if reading is None:
+        return {}
+    division = Division(picture)
+    lines: dict[str, list[str]] = {family.name: [] for family in FAMILIES}
+    common = (
+        f"{_node_labels(picture.state.node_name, hostname_label)},"
+        f"{_label('DCGM_FI_DRIVER_VERSION', reading.driver_version)}"
+    )
+    for gpu in picture.state.gpus:
+        for ref, device in _devices(gpu, reading):
+            labels = f"{_device_labels(device)},{common}"
+            _add_device(lines, device, labels, division.shares(ref))
+    return {name: "".join(found) for name, found in lines.items() if found}
+
+
+def _add_device(lines: dict[str, list[str]], device: Device, labels: str, shares: tuple[Share, ...]) -> None:
+    rows = [(f"{{{labels},{_owner_labels(share)}}} ", share) for share in shares]
+    for family in FAMILIES:
+        value = family.read(device)
+        if value is None or not math.isfinite(value):
+            continue
+        split, found = family.split_on(device), lines[family.name]
+        for row, share in rows:
+            found.append(f"{family.name}{row}{_number(_part(value, split, share))}\n")
+
+
+def _devices(gpu: Gpu, reading: DriverReading) -> Iterator[tuple[DeviceRef, Device]]:
+    """The GPU itself, or its instances if it is cut, as dcgm-exporter shows them."""
+    whole = DeviceRef(gpu.uuid)
+    sample = GpuSample() if gpu.health is GpuHealth.LOST else sample_of(gpu.uuid, reading)
+    if not gpu.mig_instances:
+        activity = reading.activity.get(whole, Activity())
+        yield whole, Device(gpu, sample, activity, last_xid=reading.last_xids.get(whole))
+        return
+    for mig in gpu.mig_instances:
+        ref = DeviceRef(gpu.uuid, mig.placement)
+        yield ref, _instance(gpu, mig, sample, reading)
+
+
+def _instance(gpu: Gpu, mig: MigInstance, sample: GpuSample, reading: DriverReading) -> Device:
+    ref = DeviceRef(gpu.uuid, mig.placement)
+    return Device(
+        gpu,
+        sample,
+        reading.activity.get(ref, Activity()),
+        mig,
+        reading.instances.get(ref),
+        # An error that names no instance is one of the whole card.
+        reading.last_xids.get(ref, reading.last_xids.get(DeviceRef(gpu.uuid))),
+    )
+
+
+def _part(value: float, split: Split, share: Share) -> float:
+    match split:
+        case Split.COMPUTE:
+            ratio = share.compute_ratio
+        case Split.MEMORY:
+            ratio = share.memory_ratio
+        case Split.REPEATED:
+            return value
+    # A whole number stays one where nobody else has the device.
+    return value if ratio == 1 else value * ratio
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{round(value, _DECIMALS):.15g}"
+
+
+def _device_labels(device: Device) -> str:
+    gpu = device.gpu
+    labels = {
+        "gpu": str(gpu.index),
+        "UUID": gpu.uuid,
+        "pci_bus_id": gpu.pci_bus_id,
+        "device": f"nvidia{gpu.index}",
+        "modelName": gpu.model,
+    }
+    if device.mig is not None:
+        labels["GPU_I_PROFILE"] = device.mig.placement.profile
+        labels["GPU_I_ID"] = _instance_number(device, device.mig)
+    return ",".join(_label(name, value) for name, value in labels.items())
+
+
+def _instance_number(device: Device, mig: MigInstance) -> str:
+    """The driver's number. Where it tells none, the place does: two instances must not share labels."""
+    return f"start-{mig.placement.start}" if device.instance is None else str(device.instance.number)
+
+
+def _node_labels(node_name: str, hostname_label: str) -> str:
+    return f"{_label(hostname_label, node_name)},{_label('node', node_name)}"
+
+
+def _owner_labels(share: Share) -> str:
+    owner = share.owner
+    return (
+        f"{_label('container', owner.container)},{_label('namespace', owner.namespace)},"
+        f"{_label('pod', owner.pod)}"
+    )
+
+
+def _label(name: str, value: str) -> str:
+    return f'{name}="{value.translate(_ESCAPES)}"'
