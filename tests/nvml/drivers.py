@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gpuloom.catalog import load_catalog
@@ -10,6 +11,7 @@ from gpuloom.model.gpu import GpuHealth
 from gpuloom.runtime.clock import SystemClock
 from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
 from services.node_agent.nvml.lane import LaneLimits
+from services.node_agent.nvml.slots import Tiers
 from services.node_agent.readings import DriverReading
 from tests.nvml.library import Standin
 
@@ -18,12 +20,15 @@ Make = Callable[[Mapping[str, object]], Standin]
 QUICK = NvmlOptions(
     sysfs=Path("/nonexistent"),
     limits=LaneLimits(hang_after_s=0.3, max_abandoned=2, first_pause_s=0.1, pause_cap_s=0.2),
+    tiers=Tiers(slow_interval_s=0.0, process_interval_s=0.0, wiring_interval_s=60.0),
     patience_s=0.2,
-    process_interval_s=0.01,
     event_wait_s=0.02,
     first_reopen_s=0.2,
     reopen_cap_s=0.4,
 )
+
+# Nothing but what every look reads, after the first one.
+CALM = replace(QUICK, tiers=Tiers(60.0, 60.0, 60.0))
 
 
 @asynccontextmanager

@@ -55,9 +55,21 @@ class Standin:
         self._keys = {key: value for key, value in self._keys.items() if "hang" not in key.split(".")}
         self._write()
 
-    def report_xid(self, gpu: int, xid: int) -> None:
+    def report_xid(self, gpu: int, xid: int, instance: int | None = None) -> None:
+        """On the GPU instance of this number, or on the whole GPU."""
+        where = "-1 -1" if instance is None else f"{instance} 0"
         with self._beside(".events").open("a") as file:
-            file.write(f"{gpu} {XID_EVENT} {xid} -1 -1\n")
+            file.write(f"{gpu} {XID_EVENT} {xid} {where}\n")
+
+    def reset_gpu(self, gpu: int) -> None:
+        """A pending MIG mode takes effect, and no instance survives."""
+        mig, settings = self._beside(".mig"), self._beside(".settings")
+        records = mig.read_text().splitlines() if mig.exists() else []
+        self.put_instances(*(line for line in records if line.split()[0] != str(gpu)))
+        lines = settings.read_text().splitlines() if settings.exists() else []
+        pending = [line for line in lines if line.startswith(f"{gpu} mig.pending ")]
+        lines += [line.replace("mig.pending", "mig.mode") for line in pending[-1:]]
+        settings.write_text("".join(f"{line}\n" for line in lines))
 
     def put_instances(self, *lines: str) -> None:
         """Each is "gpu id profile start size has_compute uuid"."""

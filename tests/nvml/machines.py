@@ -95,3 +95,8 @@ def mig_machine(count: int = 1) -> dict[str, object]:
             f"{profile.max_count} {profile.memory_mib} {14 * profile.compute_slices} {starts}"
         )
     return keys
+
+
+def seven_each(count: int) -> list[str]:
+    """Every GPU cut in seven, as lines of instances."""
+    return [f"{gpu} {i + 1} 19 {i} 1 1 MIG-{gpu}-{i}" for gpu in range(count) for i in range(7)]

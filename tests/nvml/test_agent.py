@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -12,16 +13,18 @@ import pytest
 
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.rpc.dev_ca import tls_files
 from tests.mesh.node_agent.builders import Mesh, a_mesh
 from tests.mesh.node_agent.test_agent import first, free_ports, states_at
 from tests.mesh.waiting import until
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
-from tests.nvml.machines import GPU_IS_LOST, mig_machine, nvswitch_machine, some_gpus, uuid
+from tests.nvml.machines import GPU_IS_LOST, mig_machine, nvswitch_machine, seven_each, some_gpus, uuid
 from tests.unit.node_agent.test_adapters import Lister, a_kubelet, a_pod_with
 
 pytestmark = pytest.mark.real
+
+UNINITIALIZED, DRIVER_NOT_LOADED = 1, 9
 
 
 @asynccontextmanager
@@ -71,7 +74,7 @@ def listens(port: int) -> bool:
 
 
 async def test_the_state_stream_shows_what_nvml_and_the_kubelet_say(library: Path, tmp_path: Path) -> None:
-    standin = Standin(tmp_path / "state", nvswitch_machine(8))
+    standin = Standin(tmp_path / "state", nvswitch_machine(16))
     pod = a_pod_with("train", **{"nvidia.com/gpu": [uuid(2), f"{uuid(3)}::1"]})
     async with a_mesh(tmp_path) as mesh, a_kubelet(tmp_path / "kubelet.sock", Lister(pod)):
         mesh.add_machine("n1", NodeMode.NVIDIA)
@@ -87,18 +90,18 @@ async def test_the_state_stream_shows_what_nvml_and_the_kubelet_say(library: Pat
             back = await first(states, lambda state: state.gpus[5].health is GpuHealth.HEALTHY)
 
     assert (whole.mode, whole.delivery) == (NodeMode.NVIDIA, Delivery.DEVICE_PLUGIN)
-    assert [gpu.uuid for gpu in whole.gpus] == [uuid(gpu) for gpu in range(8)]
+    assert [gpu.uuid for gpu in whole.gpus] == [uuid(gpu) for gpu in range(16)]
     assert whole.topology is not None
     assert (whole.topology.nvswitch, set(whole.topology.nvlinks)) == (True, {12})
     assert whole.holders[0].devices == (DeviceRef(uuid(2)), DeviceRef(uuid(3)))
     assert [gpu.index for gpu in broken.gpus if gpu.health is not GpuHealth.HEALTHY] == [5]
-    assert len(back.gpus) == 8
+    assert len(back.gpus) == 16
     assert standin.calls()["nvmlInitWithFlags"] == 1
 
 
 async def test_slices_that_the_kubelet_gave_are_known_by_their_place(library: Path, tmp_path: Path) -> None:
-    standin = Standin(tmp_path / "state", mig_machine(2))
-    standin.put_instances(*(f"{gpu} {i + 1} 19 {i} 1 1 MIG-{gpu}-{i}" for gpu in range(2) for i in range(7)))
+    standin = Standin(tmp_path / "state", mig_machine(8))
+    standin.put_instances(*seven_each(8))
     pod = a_pod_with("infer", **{"nvidia.com/mig-1g.5gb": ["MIG-1-6"]})
     async with a_mesh(tmp_path) as mesh, a_kubelet(tmp_path / "kubelet.sock", Lister(pod)):
         mesh.add_machine("n1", NodeMode.NVIDIA)
@@ -108,8 +111,85 @@ async def test_slices_that_the_kubelet_gave_are_known_by_their_place(library: Pa
         ):
             state = await first(states, lambda state: bool(state.holders and state.gpus))
 
-    assert [len(gpu.mig_instances) for gpu in state.gpus] == [7, 7]
+    assert [len(gpu.mig_instances) for gpu in state.gpus] == [7] * 8
     assert state.holders[0].devices == (DeviceRef(uuid(1), MigPlacement(6, "1g.5gb")),)
+
+
+async def test_a_hung_call_stops_neither_heartbeats_nor_other_gpus(library: Path, tmp_path: Path) -> None:
+    standin = Standin(tmp_path / "state", some_gpus(4))
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        async with (
+            an_agent(mesh, standin, library, NodeMode.GPULOOM) as port,
+            states_at(mesh, port) as states,
+        ):
+            await first(states, lambda state: powers(state) == [61.5] * 4)
+            standin.set({"gpu.2.hang.nvmlDeviceGetPowerUsage": 1, "all.power_mw": 70000})
+            during = await first(states, lambda state: powers(state) == [70.0, 70.0, None, 70.0])
+            await heartbeat(states)
+            standin.set({"all.power_mw": 80000})
+            later = await first(states, lambda state: powers(state) == [80.0, 80.0, None, 80.0])
+            standin.release_hangs()
+            back = await first(states, lambda state: powers(state) == [80.0] * 4)
+
+    assert [gpu.uuid for gpu in during.gpus] == [uuid(gpu) for gpu in range(4)]
+    assert [gpu.health for gpu in later.gpus if gpu.index != 2] == [GpuHealth.HEALTHY] * 3
+    assert [gpu.health for gpu in back.gpus] == [GpuHealth.HEALTHY] * 4
+
+
+async def test_a_driver_that_is_restarted_under_the_agent_is_read_again(
+    library: Path, tmp_path: Path
+) -> None:
+    standin = Standin(tmp_path / "state", some_gpus(2))
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        async with (
+            an_agent(mesh, standin, library, NodeMode.GPULOOM) as port,
+            states_at(mesh, port) as states,
+        ):
+            before = await first(states, lambda state: powers(state) == [61.5] * 2)
+            standin.set({"all.fault": UNINITIALIZED, "fault.nvmlInitWithFlags": DRIVER_NOT_LOADED})
+            away = await first(states, lambda state: "not loaded" in state.gpus[0].health_reason)
+            standin.unset("all.fault", "fault.nvmlInitWithFlags")
+            after = await first(states, lambda state: state.gpus[0].health is GpuHealth.HEALTHY)
+
+    assert [gpu.health for gpu in away.gpus] == [GpuHealth.UNKNOWN] * 2
+    assert after.gpus == before.gpus
+
+
+async def test_without_a_driver_the_agent_is_up_says_what_to_do_and_keeps_trying(
+    library: Path, tmp_path: Path
+) -> None:
+    standin = Standin(tmp_path / "state", some_gpus(2))
+    missing = tmp_path / "driver" / library.name
+    missing.parent.mkdir()
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        async with (
+            an_agent(mesh, standin, missing, NodeMode.GPULOOM) as port,
+            states_at(mesh, port) as states,
+        ):
+            without = await first(states, lambda state: bool(state.node_uid))
+            await heartbeat(states)
+            log = (mesh.folder / "agent.log").read_text()
+            shutil.copy(library, missing.with_suffix(".new"))
+            missing.with_suffix(".new").replace(missing)
+            found = await first(states, lambda state: bool(state.gpus))
+
+    assert without.gpus == ()
+    assert "libnvidia-ml.so.1 was not found: install the NVIDIA driver" in log
+    assert [gpu.health for gpu in found.gpus] == [GpuHealth.HEALTHY] * 2
+
+
+def powers(state: NodeState) -> list[float | None]:
+    return [usage.power_w for usage in state.usage]
+
+
+async def heartbeat(states: AsyncIterator[NodeState | None]) -> None:
+    """Wait for one."""
+    async with asyncio.timeout(15):
+        while await anext(states) is not None:
+            pass
 
 
 async def test_an_old_driver_gives_what_it_has_and_nothing_made_up(tmp_path: Path) -> None:

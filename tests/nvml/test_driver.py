@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
+from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.topology import PcieLevel
-from services.node_agent.nvml.gpm import Activity
-from services.node_agent.nvml.usage import Process
-from tests.nvml.drivers import QUICK, Make, a_driver, healths
+from gpuloom.model.wiring import GpuWiring, NvLink, NvLinkRemote
+from services.node_agent.readings import Activity, GpuSample, InstanceReading
+from tests.nvml.drivers import CALM, QUICK, Make, a_driver, healths, read_until
 from tests.nvml.machines import (
     FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
@@ -21,6 +21,7 @@ from tests.nvml.machines import (
     mig_machine,
     nvswitch_machine,
     pci,
+    seven_each,
     some_gpus,
     uuid,
 )
@@ -107,17 +108,48 @@ async def test_links_that_carry_no_peer_traffic_do_not_count(machine: Make) -> N
     assert topology.nvlinks == (0, 12, 12)
 
 
-async def test_usage_is_what_the_driver_says(machine: Make) -> None:
-    machine(some_gpus(1))
+async def test_a_sample_is_what_the_driver_says(machine: Make) -> None:
+    machine(
+        some_gpus(1)
+        | {
+            "all.utilization_memory": 21,
+            "all.utilization_encoder": 7,
+            "all.utilization_decoder": 9,
+            "all.pcie_replays": 3,
+            "all.remapped_rows": "2 1 0 0",
+            "all.field.82": 61,
+            "all.field.138.4294967295": 1000,
+            "all.field.139.4294967295": 24,
+        }
+    )
 
     async with a_driver() as driver:
-        usage = (await driver.read()).usage[0]
-        sample = driver.samples()[uuid(0)]
+        reading = await driver.read()
 
-    assert (usage.utilization_ratio, usage.memory_used_mib) == (0.42, 1024)
-    assert (usage.power_w, usage.temperature_c) == (61.5, 33.0)
-    assert (sample.energy_j, sample.sm_clock_mhz, sample.memory_clock_mhz) == (1234.0, 1410, 1215)
-    assert (sample.memory_free_mib, sample.memory_reserved_mib) == (40960 - 1024 - 512, 512)
+    assert reading.samples == {
+        uuid(0): GpuSample(
+            utilization_ratio=0.42,
+            memory_utilization_ratio=0.21,
+            memory_used_mib=1024,
+            memory_free_mib=40960 - 1024 - 512,
+            memory_reserved_mib=512,
+            power_w=61.5,
+            energy_j=1234.0,
+            temperature_c=33.0,
+            memory_temperature_c=61.0,
+            sm_clock_mhz=1410,
+            memory_clock_mhz=1215,
+            encoder_ratio=0.07,
+            decoder_ratio=0.09,
+            pcie_replays=3,
+            corrected_remapped_rows=2,
+            uncorrected_remapped_rows=1,
+            row_remap_failed=False,
+            nvlink_bytes=1024 * 1024,
+        )
+    }
+    assert reading.usage == (GpuUsage(uuid(0), 0.42, 1024, 61.5, 33.0),)
+    assert reading.driver_version == "580.65.06"
 
 
 async def test_a_value_that_the_driver_does_not_give_is_omitted(machine: Make) -> None:
@@ -126,30 +158,74 @@ async def test_a_value_that_the_driver_does_not_give_is_omitted(machine: Make) -
         | {
             "gpu.0.fault.nvmlDeviceGetPowerUsage": NOT_SUPPORTED,
             "gpu.0.fault.nvmlDeviceGetUtilizationRates": UNKNOWN_ERROR,
+            "gpu.0.fault.nvmlDeviceGetFieldValues": FUNCTION_NOT_FOUND,
             "gpu.0.fault.nvmlDeviceGetTotalEnergyConsumption": FUNCTION_NOT_FOUND,
+            "gpu.0.fault.nvmlDeviceGetRemappedRows": NOT_SUPPORTED,
         }
     )
-    state.unset("all.temperature_c", "all.clock.sm_mhz")
+    state.unset("all.temperature_c", "all.clock.sm_mhz", "all.clock.memory_mhz")
 
     async with a_driver() as driver:
         reading = await driver.read()
-        sample = driver.samples()[uuid(0)]
 
     assert healths(reading) == [GpuHealth.HEALTHY, GpuHealth.HEALTHY]
-    assert (sample.power_w, sample.utilization_ratio, sample.energy_j) == (None, None, None)
-    assert (sample.temperature_c, sample.sm_clock_mhz) == (None, None)
+    assert reading.samples[uuid(0)] == GpuSample(
+        memory_used_mib=1024, memory_free_mib=40960 - 1024 - 512, memory_reserved_mib=512
+    )
     assert reading.usage[1].power_w == 61.5
 
 
-async def test_processes_are_listed_with_memory_and_share(machine: Make) -> None:
-    machine(some_gpus(2) | {"gpu.0.processes": "4711:2048:70:-1:-1,815:512:5:-1:-1"})
+async def test_a_driver_without_fields_is_asked_value_by_value(machine: Make) -> None:
+    machine(
+        some_gpus(1)
+        | {
+            "all.fault.nvmlDeviceGetFieldValues": FUNCTION_NOT_FOUND,
+            "all.pcie_replays": 3,
+            "all.remapped_rows": "2 1 1 0",
+        }
+    )
 
     async with a_driver() as driver:
-        await driver.read()
-        processes = driver.processes()
+        reading = await driver.read()
 
-    assert processes[uuid(0)] == (Process(815, 512, 0.05, None), Process(4711, 2048, 0.7, None))
-    assert processes[uuid(1)] == ()
+    sample = reading.samples[uuid(0)]
+    assert (sample.energy_j, sample.pcie_replays) == (1234.0, 3)
+    assert (sample.corrected_remapped_rows, sample.uncorrected_remapped_rows) == (2, 1)
+    assert "waits to be remapped" in reading.gpus[0].health_reason
+
+
+async def test_what_moves_slowly_is_read_rarely_and_at_once_after_an_error(machine: Make) -> None:
+    state = machine(some_gpus(1) | {"all.field.82": 61})
+
+    async with a_driver(CALM) as driver:
+        await driver.read()
+        state.set({"all.field.82": 90, "all.energy_mj": 2000})
+        soon = (await driver.read()).samples[uuid(0)]
+        state.report_xid(0, 63)
+        later = await read_until(
+            driver, lambda reading: reading.samples[uuid(0)].memory_temperature_c == 90.0
+        )
+
+    assert (soon.memory_temperature_c, soon.energy_j) == (61.0, 2.0)
+    assert later.last_xids == {DeviceRef(uuid(0)): 63}
+
+
+async def test_each_gpus_links_are_told_one_by_one(machine: Make) -> None:
+    machine(nvswitch_machine(2, links=2) | {"gpu.1.link.0": "down"})
+
+    async with a_driver() as driver:
+        wiring = (await driver.read()).wiring
+
+    assert wiring[0] == GpuWiring(
+        uuid(0),
+        0,
+        pci(0),
+        links=(
+            NvLink(0, NvLinkRemote.SWITCH, "00000000:C0:00.0"),
+            NvLink(1, NvLinkRemote.SWITCH, "00000000:C1:00.0"),
+        ),
+    )
+    assert [link.number for link in wiring[1].links] == [1]
 
 
 async def test_mig_instances_are_shown_with_their_places(machine: Make) -> None:
@@ -179,6 +255,7 @@ async def test_the_activity_of_slices_is_measured_between_two_looks(machine: Mak
             "all.gpm": 1,
             "gpu.0.gi.1.gpm.1": "62.5",
             "gpu.0.gi.1.gpm.10": "12.5",
+            "gpu.0.gi.1.gpm.20": "2",
             "gpu.0.gi.1.memory_used_mib": 777,
         }
     )
@@ -186,14 +263,14 @@ async def test_the_activity_of_slices_is_measured_between_two_looks(machine: Mak
     device = DeviceRef(uuid(0), MigPlacement(4, "3g.20gb"))
 
     async with a_driver() as driver:
-        await driver.read()
-        at_first = driver.activity()
-        await driver.read()
-        activity, memory_mib = driver.activity(), driver.instance_memory_mib()
+        at_first = await driver.read()
+        reading = await driver.read()
 
-    assert at_first == {}
-    assert activity == {device: Activity(graphics_ratio=0.625, dram_ratio=0.125)}
-    assert memory_mib == {device: 777}
+    assert at_first.activity == {}
+    assert reading.activity == {
+        device: Activity(graphics_ratio=0.625, dram_ratio=0.125, pcie_sent_bytes_per_s=2.0 * 1024 * 1024)
+    }
+    assert reading.instances == {device: InstanceReading(1, 777, 20096 - 777)}
 
 
 async def test_a_card_that_does_not_measure_activity_shows_none(machine: Make) -> None:
@@ -201,9 +278,36 @@ async def test_a_card_that_does_not_measure_activity_shows_none(machine: Make) -
 
     async with a_driver() as driver:
         await driver.read()
-        await driver.read()
+        reading = await driver.read()
 
-        assert driver.activity() == {}
+    assert reading.activity == {}
+
+
+async def test_slices_that_are_gone_are_noticed_at_once(machine: Make) -> None:
+    state = machine(mig_machine(1))
+    state.put_instances("0 1 9 4 4 1 MIG-aaaa", "0 2 19 0 1 1 MIG-bbbb")
+
+    async with a_driver(CALM) as driver:
+        await driver.read()
+        state.put_instances("0 1 9 4 4 1 MIG-aaaa")
+        reading = await driver.read()
+        state.set({"gpu.0.mig.mode": 0})
+        whole = await driver.read()
+
+    assert [instance.uuid for instance in reading.gpus[0].mig_instances] == ["MIG-aaaa"]
+    assert (whole.gpus[0].mig_enabled, whole.gpus[0].mig_instances) == (False, ())
+
+
+async def test_a_node_of_eight_gpus_cut_in_seven_shows_every_slice(machine: Make) -> None:
+    state = machine(mig_machine(8))
+    state.put_instances(*seven_each(8))
+
+    async with a_driver() as driver:
+        reading = await driver.read()
+
+    assert healths(reading) == [GpuHealth.HEALTHY] * 8
+    assert {len(gpu.mig_instances) for gpu in reading.gpus} == {7}
+    assert len(reading.instances) == 56
 
 
 async def test_instances_that_may_not_be_listed_close_their_gpu(machine: Make) -> None:
@@ -214,15 +318,3 @@ async def test_instances_that_may_not_be_listed_close_their_gpu(machine: Make) -
 
     assert (gpu.health, gpu.mig_enabled) == (GpuHealth.UNKNOWN, True)
     assert "MIG instances can't be read" in gpu.health_reason
-
-
-async def test_a_look_makes_few_calls(machine: Make) -> None:
-    state = machine(nvswitch_machine(8))
-
-    async with a_driver(replace(QUICK, process_interval_s=60)) as driver:
-        await driver.read()
-        before = sum(state.calls().values()) - state.calls().get("nvmlEventSetWait_v2", 0)
-        await driver.read()
-        after = sum(state.calls().values()) - state.calls().get("nvmlEventSetWait_v2", 0)
-
-    assert (after - before) / 8 <= 12

@@ -1,19 +1,26 @@
 """GPUs that are lost, ill, slow or hung, and drivers that go away, through the real pynvml."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 
+from gpuloom.catalog import load_catalog
 from gpuloom.errors import UnavailableError
-from gpuloom.model.gpu import GpuHealth
-from gpuloom.runtime.clock import SystemClock
-from services.node_agent.nvml.driver import DriverReplacedError
+from gpuloom.model.gpu import DeviceRef, GpuHealth
+from gpuloom.runtime.clock import FakeClock, SystemClock, settle
+from services.node_agent.nvml.driver import DriverReplacedError, NvmlDriver
+from services.node_agent.nvml.health import SETTLE_S
+from services.node_agent.nvml.lane import LaneLimits
+from services.node_agent.readings import DriverReading
+from tests.mesh.waiting import until
 from tests.nvml.drivers import QUICK, Make, a_driver, healths, read_until
 from tests.nvml.library import Standin
 from tests.nvml.machines import (
     GPU_IS_LOST,
     RECOVERY_ACTION,
+    mig_machine,
     nvswitch_machine,
     pci,
     some_gpus,
@@ -99,6 +106,42 @@ async def test_a_hung_call_stops_no_other_gpu_and_ends_as_unknown(machine: Make)
     assert back.gpus[5].health_reason == ""
 
 
+async def test_a_call_that_hangs_for_ten_minutes_costs_the_others_nothing(machine: Make) -> None:
+    state = machine(some_gpus(3))
+    clock = FakeClock()
+    options = replace(QUICK, limits=LaneLimits())
+
+    async with NvmlDriver(load_catalog(), clock, options) as driver:
+        await driver.read()
+        state.set({"gpu.1.hang.nvmlDeviceGetPowerUsage": 1})
+        readings = [await a_minute_later(clock, driver) for _ in range(10)]
+        state.release_hangs()
+        await until(lambda: not busy_lanes())
+        await clock.advance(600)
+        back = await driver.read()
+
+    assert {usage.gpu_uuid for reading in readings for usage in reading.usage} == {uuid(0), uuid(2)}
+    assert all(len(reading.usage) == 2 for reading in readings)
+    assert healths(readings[-1]) == [GpuHealth.HEALTHY, GpuHealth.UNKNOWN, GpuHealth.HEALTHY]
+    assert healths(back) == [GpuHealth.HEALTHY] * 3
+
+
+async def a_minute_later(clock: FakeClock, driver: NvmlDriver) -> DriverReading:
+    await clock.advance(60)
+    looking = asyncio.ensure_future(driver.read())
+    await settle()
+    # All but the GPU that hangs have answered; what is left is the look's patience.
+    while not looking.done():
+        await until(lambda: looking.done() or not busy_lanes() - {"nvml-gpu-1"})
+        await clock.advance(QUICK.patience_s)
+    return looking.result()
+
+
+def busy_lanes() -> set[str]:
+    names = {thread.name for thread in threading.enumerate()}
+    return {name for name in names if name.startswith(("nvml-gpu-", "nvml-links-"))}
+
+
 async def test_hung_threads_are_bounded(machine: Make) -> None:
     state = machine(some_gpus(2))
 
@@ -120,7 +163,7 @@ def _calls_of_hung_gpu(state: Standin, before: int, looks: int) -> int:
 
 
 async def test_a_slow_gpu_is_still_read(machine: Make) -> None:
-    machine(some_gpus(2) | {"gpu.0.latency_ms.nvmlDeviceGetTotalEccErrors": 250})
+    machine(some_gpus(2) | {"gpu.0.latency_ms.nvmlDeviceGetFieldValues": 250})
 
     async with a_driver() as driver:
         reading = await read_until(driver, lambda reading: len(reading.gpus) == 2)
@@ -155,6 +198,63 @@ async def test_a_gpu_that_fell_off_the_bus_is_lost_and_recovers_after_its_reset(
     assert lost.gpus[0].health is GpuHealth.LOST
     assert lost.gpus[1].health is GpuHealth.HEALTHY
     assert back.gpus[0].health_reason == ""
+
+
+async def test_a_fault_is_over_when_the_driver_has_settled_and_asks_for_nothing(machine: Make) -> None:
+    state = machine(some_gpus(1))
+    clock = FakeClock()
+
+    async with NvmlDriver(load_catalog(), clock, QUICK) as driver:
+        await driver.read()
+        state.report_xid(0, 95)
+        await read_until(driver, lambda reading: GpuHealth.UNHEALTHY in healths(reading))
+        await clock.advance(SETTLE_S - 1)
+        ill = await driver.read()
+        await clock.advance(1)
+        well = await driver.read()
+
+    assert healths(ill) == [GpuHealth.UNHEALTHY]
+    assert healths(well) == [GpuHealth.HEALTHY]
+
+
+async def test_an_error_of_one_slice_closes_that_slice_alone(machine: Make) -> None:
+    state = machine(mig_machine(1))
+    state.put_instances("0 1 9 4 4 1 MIG-aaaa", "0 7 19 0 1 1 MIG-bbbb")
+
+    async with a_driver() as driver:
+        await driver.read()
+        state.report_xid(0, 31, instance=1)
+        state.report_xid(0, 95, instance=7)
+        ill = await read_until(driver, lambda reading: len(reading.last_xids) == 2)
+        state.put_instances("0 1 9 4 4 1 MIG-aaaa", "0 7 19 0 1 1 MIG-made-anew")
+        well = await driver.read()
+
+    small, large = ill.gpus[0].mig_instances
+    assert ill.gpus[0].health is GpuHealth.HEALTHY
+    assert "XID 95" in small.fault
+    assert "create the instance anew" in small.fault
+    assert large.fault == ""
+    assert ill.last_xids == {
+        DeviceRef(uuid(0), small.placement): 95,
+        DeviceRef(uuid(0), large.placement): 31,
+    }
+    assert [instance.fault for instance in well.gpus[0].mig_instances] == ["", ""]
+
+
+async def test_an_error_that_no_slice_is_named_for_is_the_whole_gpus(machine: Make) -> None:
+    state = machine(mig_machine(2))
+    state.put_instances("0 1 9 4 4 1 MIG-aaaa", "1 1 9 4 4 1 MIG-bbbb")
+
+    async with a_driver() as driver:
+        await driver.read()
+        state.report_xid(0, 95)
+        state.report_xid(1, 95, instance=13)
+        reading = await read_until(
+            driver, lambda reading: healths(reading) == [GpuHealth.UNHEALTHY, GpuHealth.UNHEALTHY]
+        )
+
+    assert [instance.fault for gpu in reading.gpus for instance in gpu.mig_instances] == ["", ""]
+    assert reading.last_xids == {DeviceRef(uuid(0)): 95, DeviceRef(uuid(1)): 95}
 
 
 async def test_the_drivers_recovery_action_rules(machine: Make) -> None:

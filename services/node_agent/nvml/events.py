@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from services.node_agent.nvml.binding import Handle, NvmlError, code_of, nvml, optional
 from services.node_agent.nvml.failure import TIMEOUT
+from services.node_agent.nvml.processes import instance_number
 
 _PAUSE_S = 1.0
 _STOP_S = 2.0
@@ -19,8 +20,11 @@ _MAX_EVENTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
+    """`instance` is the driver's number of the MIG instance it happened on, None for the whole GPU."""
+
     gpu_uuid: str
     xid: int
+    instance: int | None = None
 
 
 class EventWatcher:
@@ -61,7 +65,8 @@ class EventWatcher:
                 continue
             uuid = self._uuids.get(_address(event.device))
             if uuid is not None and event.eventType == nvml.nvmlEventTypeXidCriticalError:
-                self._events.append(XidEvent(uuid, int(event.eventData)))
+                instance = instance_number(event.gpuInstanceId)
+                self._events.append(XidEvent(uuid, int(event.eventData), instance))
 
 
 def optional_free(event_set: Handle) -> None:

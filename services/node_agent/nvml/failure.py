@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
 NO_PERMISSION = 4
 NOT_FOUND = 6
 DRIVER_NOT_LOADED = 9
@@ -18,8 +19,11 @@ SESSION_CODES = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_MISMATCH})
 _TEXTS = {
     UNINITIALIZED: "the NVIDIA driver was restarted",
     NO_PERMISSION: "the NVIDIA driver refuses access: are the agent's privileges and /dev/nvidia* there?",
-    DRIVER_NOT_LOADED: "the NVIDIA kernel driver is not loaded",
-    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: is the NVIDIA driver installed and visible here?",
+    DRIVER_NOT_LOADED: "the NVIDIA kernel driver is not loaded: load it (modprobe nvidia), or install it",
+    LIBRARY_NOT_FOUND: (
+        "libnvidia-ml.so.1 was not found: install the NVIDIA driver on the node, or make its library visible "
+        "to the agent (runtime class nvidia, or a mount)"
+    ),
     GPU_IS_LOST: "the GPU fell off the bus or is otherwise lost",
     RESET_REQUIRED: "the GPU must be reset before it can be used",
     LIBRARY_MISMATCH: "libnvidia-ml.so.1 and the loaded kernel driver are of different versions",

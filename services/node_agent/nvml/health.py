@@ -2,7 +2,8 @@
 
 What the driver shows now rules: it survives a restart of the agent, and it clears when the GPU is well again.
 An XID only bridges the time until the driver shows its consequence, or, on drivers that show none, until the
-GPU has been quiet for long. Errors of applications say nothing about the GPU.
+GPU has been quiet for long. Errors of applications say nothing about the GPU. An error that the driver finds
+in one MIG instance closes that instance alone, unless its remedy concerns the whole card.
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.mig import MigInstance, MigPlacement
 from services.node_agent.nvml.failure import GPU_IS_LOST, RESET_REQUIRED, Failure
 
 # The driver may need a moment after an XID until it shows which recovery it wants.
@@ -60,6 +62,7 @@ _REMEDIES = {
     XidClass.REBOOT: "drain and reboot the node",
     XidClass.REPLACE: "replace the GPU",
 }
+_INSTANCE_REMEDY = "end its work and create the instance anew; if it comes back, drain and reset the GPU"
 _ACTIONS = {
     1: "reset the GPU",
     2: "reboot the node",
@@ -84,13 +87,17 @@ class HealthFacts:
 
 @dataclass(frozen=True, slots=True)
 class XidFault:
+    """`placement` and `instance_uuid` name the MIG instance it is of; None and empty: it is the GPU's."""
+
     xid: int
     at_s: float
+    placement: MigPlacement | None = None
+    instance_uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is remembered of one GPU: its open faults, one per XID, and whether it was lost."""
+    """What is remembered of one GPU: its open faults, one per XID and place, and whether it was lost."""
 
     faults: tuple[XidFault, ...] = ()
     was_lost: bool = False
@@ -101,13 +108,28 @@ def classify(xid: int) -> XidClass:
     return _CLASSES.get(xid, XidClass.RESET)
 
 
-def report_xids(condition: Condition, xids: Iterable[int], now_s: float) -> Condition:
-    """Errors came in. A repeated one starts its time anew."""
-    faults = {fault.xid: fault for fault in condition.faults}
+def report_xids(
+    condition: Condition, xids: Iterable[int], now_s: float, instance: MigInstance | None = None
+) -> Condition:
+    """Errors came in, of this instance or of the whole GPU. A repeated one starts its time anew."""
+    faults = {_place_of(fault): fault for fault in condition.faults}
     for xid in xids:
         if classify(xid) in _SEVERITY:
-            faults[xid] = XidFault(xid, now_s)
-    return replace(condition, faults=tuple(faults[xid] for xid in sorted(faults)))
+            fault = _fault(xid, now_s, instance)
+            faults[_place_of(fault)] = fault
+    return replace(condition, faults=tuple(faults[place] for place in sorted(faults)))
+
+
+def forget_gone_instances(condition: Condition, instances: Iterable[MigInstance]) -> Condition:
+    """Drop the faults of instances that are not there any more, or were made anew: those start clean."""
+    uuids = {instance.placement: instance.uuid for instance in instances}
+    kept = tuple(
+        fault
+        for fault in condition.faults
+        if fault.placement is None
+        or (fault.placement in uuids and uuids[fault.placement] in (fault.instance_uuid, ""))
+    )
+    return replace(condition, faults=kept)
 
 
 def answered(condition: Condition, facts: HealthFacts, now_s: float) -> Condition:
@@ -131,6 +153,12 @@ def judge(condition: Condition, facts: HealthFacts) -> tuple[GpuHealth, str]:
     if facts.mig_failure is not None:
         return GpuHealth.UNKNOWN, f"its MIG instances can't be read: {facts.mig_failure.text}"
     return GpuHealth.HEALTHY, ""
+
+
+def instance_fault(condition: Condition, placement: MigPlacement) -> str:
+    """Why this MIG instance alone must not be given out; empty if nothing is known against it."""
+    fault = _worst(condition, placement)
+    return "" if fault is None else f"XID {fault.xid}, {_name(fault.xid)}: {_INSTANCE_REMEDY}"
 
 
 def judge_failure(condition: Condition, failure: Failure) -> tuple[GpuHealth, str]:
@@ -163,8 +191,26 @@ def _shown_reason(facts: HealthFacts) -> str:
 
 
 def _xid_reason(condition: Condition) -> str:
-    if not condition.faults:
-        return ""
-    worst = max(condition.faults, key=lambda fault: (_SEVERITY.index(classify(fault.xid)), -fault.xid))
-    name = _XID_NAMES.get(worst.xid, "an error of the GPU")
-    return f"XID {worst.xid}, {name}: {_REMEDIES[classify(worst.xid)]}"
+    fault = _worst(condition, None)
+    return "" if fault is None else f"XID {fault.xid}, {_name(fault.xid)}: {_REMEDIES[classify(fault.xid)]}"
+
+
+def _worst(condition: Condition, placement: MigPlacement | None) -> XidFault | None:
+    faults = [fault for fault in condition.faults if fault.placement == placement]
+    return max(faults, key=lambda f: (_SEVERITY.index(classify(f.xid)), -f.xid), default=None)
+
+
+def _name(xid: int) -> str:
+    return _XID_NAMES.get(xid, "an error of the GPU")
+
+
+def _fault(xid: int, now_s: float, instance: MigInstance | None) -> XidFault:
+    # To reboot the node or to replace the card concerns every instance, whichever met the error.
+    if instance is None or classify(xid) is not XidClass.RESET:
+        return XidFault(xid, now_s)
+    return XidFault(xid, now_s, instance.placement, instance.uuid)
+
+
+def _place_of(fault: XidFault) -> tuple[int, int, str]:
+    place = fault.placement
+    return (fault.xid, -1, "") if place is None else (fault.xid, place.start, place.profile)

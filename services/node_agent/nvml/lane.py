@@ -52,6 +52,11 @@ class Lane(Generic[T]):
         return self._current is not None and not self._current.done()
 
     @property
+    def pending(self) -> "asyncio.Future[Outcome[T]] | None":
+        """The outcome to come of the job under way, or one that was not taken yet."""
+        return self._current
+
+    @property
     def hung_threads(self) -> int:
         self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
         return len(self._abandoned)

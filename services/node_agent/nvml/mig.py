@@ -5,13 +5,22 @@ GPU instances are listed, not MIG devices: one without a compute instance has no
 
 from collections.abc import Mapping
 from ctypes import byref, c_uint
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuloom.catalog import GpuModel
 from gpuloom.model.mig import MigInstance, MigPlacement
-from services.node_agent.nvml.binding import Handle, NvmlError, failure_of, is_gone, nvml, optional, text
-from services.node_agent.nvml.failure import NOT_FOUND, Failure
-from services.node_agent.nvml.inventory import MIB
+from services.node_agent.nvml.binding import (
+    Handle,
+    NvmlError,
+    code_of,
+    failure_of,
+    is_gone,
+    nvml,
+    optional,
+    text,
+)
+from services.node_agent.nvml.failure import INVALID_ARGUMENT, NOT_FOUND, Failure
+from services.node_agent.nvml.usage import Memory, read_memory
 
 _NAME_PREFIX = "MIG "
 # Profiles with media engines, by their number in NVML.
@@ -33,20 +42,30 @@ Profiles = Mapping[int, Profile]
 
 
 @dataclass(frozen=True, slots=True)
-class MigReading:
-    """`ids` has the driver's number of each instance, `memory_used_mib` what is used of it, if it is told."""
+class MigLayout:
+    """How a GPU is cut. `ids` has the driver's number of each instance.
+
+    `handles` has the MIG devices by that number, where the device is the instance.
+    """
 
     enabled: bool = False
     instances: tuple[MigInstance, ...] = ()
     ids: tuple[int, ...] = ()
-    memory_used_mib: tuple[int | None, ...] = ()
+    handles: Mapping[int, Handle] = field(default_factory=dict, compare=False)
     failure: Failure | None = None
 
+    def instance(self, number: int | None) -> MigInstance | None:
+        """That which the driver numbers so, if it is known."""
+        return next((i for i, own in zip(self.instances, self.ids, strict=True) if own == number), None)
 
-def read_mig(handle: Handle, profiles: Profiles, model: GpuModel | None) -> MigReading:
+
+def is_cut(handle: Handle) -> bool:
     mode = optional(nvml.nvmlDeviceGetMigMode, handle)
-    if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-        return MigReading()
+    return mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+
+
+def read_layout(handle: Handle, profiles: Profiles, model: GpuModel | None) -> MigLayout:
+    """Of a GPU that is cut. Costly: dozens of calls."""
     try:
         devices = _devices(handle)
         found = [
@@ -58,11 +77,28 @@ def read_mig(handle: Handle, profiles: Profiles, model: GpuModel | None) -> MigR
         if is_gone(error):
             raise
         # Listing needs privileges. Guessing places from what else is visible is worse than saying so.
-        return MigReading(enabled=True, failure=failure_of(error))
+        return MigLayout(enabled=True, failure=failure_of(error))
     found.sort(key=lambda pair: pair[0].placement)
-    numbers = tuple(number for _, number in found)
-    used = tuple(devices[number].memory_used_mib if number in devices else None for number in numbers)
-    return MigReading(True, tuple(instance for instance, _ in found), numbers, used)
+    return MigLayout(
+        enabled=True,
+        instances=tuple(instance for instance, _ in found),
+        ids=tuple(number for _, number in found),
+        handles=devices,
+    )
+
+
+def read_memories(layout: MigLayout) -> dict[int, Memory] | None:
+    """By the driver's number of the instance. None if the GPU is not cut like that any more."""
+    found = {}
+    for number, handle in layout.handles.items():
+        try:
+            found[number] = read_memory(handle)
+        except NvmlError as error:
+            if is_gone(error):
+                raise
+            if code_of(error) in (NOT_FOUND, INVALID_ARGUMENT):
+                return None
+    return found
 
 
 def read_profiles(handle: Handle) -> Profiles:
@@ -92,11 +128,12 @@ def profile_name(profile: Profile, slices: int, model: GpuModel | None) -> str:
 
 
 def _instance(
-    info: Handle, profile: Profile, devices: Mapping[int, "_Device"], model: GpuModel | None
+    info: Handle, profile: Profile, devices: Mapping[int, Handle], model: GpuModel | None
 ) -> MigInstance:
     slices, device = int(info.placement.size), devices.get(int(info.id))
     placement = MigPlacement(int(info.placement.start), profile_name(profile, slices, model))
-    return MigInstance(placement, slices, profile.memory_mib, "" if device is None else device.uuid)
+    uuid = None if device is None else optional(nvml.nvmlDeviceGetUUID, device)
+    return MigInstance(placement, slices, profile.memory_mib, "" if uuid is None else text(uuid))
 
 
 def _instances(handle: Handle, profile_id: int) -> list[Handle]:
@@ -121,13 +158,7 @@ def _info(instance: Handle) -> Handle | None:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
-    uuid: str
-    memory_used_mib: int | None
-
-
-def _devices(handle: Handle) -> dict[int, _Device]:
+def _devices(handle: Handle) -> dict[int, Handle]:
     """By GPU instance, where it has exactly one compute instance: only there the device is the instance."""
     found: dict[int, list[Handle]] = {}
     for index in range(int(optional(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)):
@@ -135,11 +166,4 @@ def _devices(handle: Handle) -> dict[int, _Device]:
         number = None if device is None else optional(nvml.nvmlDeviceGetGpuInstanceId, device)
         if number is not None:
             found.setdefault(int(number), []).append(device)
-    return {number: _device(devices[0]) for number, devices in found.items() if len(devices) == 1}
-
-
-def _device(handle: Handle) -> _Device:
-    uuid = optional(nvml.nvmlDeviceGetUUID, handle)
-    memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle)
-    used_mib = None if memory is None else int(memory.used) // MIB
-    return _Device("" if uuid is None else text(uuid), used_mib)
+    return {number: devices[0] for number, devices in found.items() if len(devices) == 1}

@@ -1,52 +1,88 @@
 """One initialised session with the driver, and one look at one GPU in it. Everything here may block."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloom.catalog import Catalog
-from services.node_agent.nvml.binding import Handle, NvmlError, nvml, optional
+from services.node_agent.nvml.binding import Handle, NvmlError, nvml, optional, text
 from services.node_agent.nvml.events import EventWatcher
-from services.node_agent.nvml.gpm import Activity, ActivityHistory, measures_activity
+from services.node_agent.nvml.fields import Fields, read_fields
+from services.node_agent.nvml.gpm import ActivityHistory, measures_activity
 from services.node_agent.nvml.health import HealthFacts
 from services.node_agent.nvml.inventory import Identity, identify
-from services.node_agent.nvml.mig import MigReading, Profiles, read_mig, read_profiles
+from services.node_agent.nvml.mig import (
+    MigLayout,
+    Profiles,
+    is_cut,
+    read_layout,
+    read_memories,
+    read_profiles,
+)
+from services.node_agent.nvml.processes import ListedProcess, read_processes
 from services.node_agent.nvml.topology import Wiring
-from services.node_agent.nvml.usage import GpuSample, Process, read_processes, read_sample
+from services.node_agent.nvml.usage import (
+    MOVING_FIELDS,
+    RECOVERY_ACTION,
+    SLOW_FIELDS,
+    Memory,
+    SlowSample,
+    read_sample,
+    read_slow_sample,
+)
 from services.node_agent.nvml.wiring import read_wiring
-
-_SUPPORTED = 0
+from services.node_agent.readings import Activity, GpuSample
 
 
 @dataclass(frozen=True, slots=True)
 class Acquaintance:
-    """What is kept of a GPU for as long as the session lasts."""
+    """What is kept of a GPU for as long as the session lasts. `profiles` is None if it can't be cut."""
 
     handle: Handle
     identity: Identity
-    profiles: Profiles
+    profiles: Profiles | None
     measures_activity: bool
 
 
 @dataclass(frozen=True, slots=True)
+class SlowPart:
+    """What is read now and then, and carried from look to look between."""
+
+    sample: SlowSample
+    layout: MigLayout
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
-    """One GPU at one moment. `processes` is None if they were not asked for or can't be listed."""
+    """One GPU at one moment. `processes` is None if they were not asked for or can't be listed.
+
+    `memories` and `activity` are by the driver's number of the MIG instance, None for the whole GPU.
+    """
 
     known: Acquaintance
     facts: HealthFacts
-    mig: MigReading
+    slow: SlowPart
     sample: GpuSample
-    processes: tuple[Process, ...] | None
+    memories: Mapping[int, Memory]
+    processes: tuple[ListedProcess, ...] | None
     activity: Mapping[int | None, Activity]
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """Who computes on one GPU; None if the driver can't list processes."""
+
+    processes: tuple[ListedProcess, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class LookOrder:
-    """Which GPU to look at, and what is known of it from before."""
+    """Which GPU to look at, and what is known of it from before. `slow` None: read that part, too."""
 
     index: int
     known: Acquaintance | None
     history: ActivityHistory
+    slow: SlowPart | None
     with_processes: bool
 
 
@@ -58,6 +94,7 @@ class Session:
         self._catalog = catalog
         self._sysfs = sysfs
         self.gpu_count = int(nvml.nvmlDeviceGetCount())
+        self.driver_version = text(optional(nvml.nvmlSystemGetDriverVersion) or "")
         self.events = _watcher(event_wait_s)
 
     def close(self) -> None:
@@ -72,17 +109,24 @@ class Session:
     def look(self, order: LookOrder) -> Look:
         """Raise NvmlError if this GPU does not answer as a working one does."""
         met = order.known or self._meet(order.index)
-        handle = met.handle
-        sample = read_sample(handle)
-        mig = read_mig(handle, met.profiles, self._catalog.find_gpu(met.identity.model))
+        handle, before = met.handle, order.slow
+        fields = read_fields(handle, MOVING_FIELDS if before else (*MOVING_FIELDS, *SLOW_FIELDS))
+        slow = before.sample if before else read_slow_sample(handle, fields)
+        sample = read_sample(handle, fields, slow)
+        layout, memories = self._read_mig(met, before.layout if before else None)
         return Look(
             known=met,
-            facts=replace(read_health(handle), mig_failure=mig.failure),
-            mig=mig,
+            facts=_facts(fields, slow, layout),
+            slow=SlowPart(slow, layout),
             sample=sample,
+            memories=memories,
             processes=read_processes(handle) if order.with_processes else None,
-            activity=_activity(met, order.history, mig),
+            activity=_activity(met, order.history, layout),
         )
+
+    def list_processes(self, known: Acquaintance) -> Listing:
+        """Raise NvmlError if the GPU is gone."""
+        return Listing(read_processes(known.handle))
 
     def wiring(self, known: Acquaintance, peers: Iterable[Acquaintance]) -> Wiring:
         return read_wiring(known.handle, ((peer.identity.uuid, peer.handle) for peer in peers))
@@ -93,39 +137,41 @@ class Session:
         if self.events is not None:
             self.events.register(handle, identity.uuid)
         can_be_cut = optional(nvml.nvmlDeviceGetMigMode, handle) is not None
-        profiles = read_profiles(handle) if can_be_cut else {}
+        profiles = read_profiles(handle) if can_be_cut else None
         return Acquaintance(handle, identity, profiles, measures_activity(handle))
 
+    def _read_mig(
+        self, met: Acquaintance, before: MigLayout | None
+    ) -> tuple[MigLayout, Mapping[int, Memory]]:
+        """The layout of before is believed for as long as the mode is the same and its devices answer."""
+        if met.profiles is None or not is_cut(met.handle):
+            return MigLayout(), {}
+        model = self._catalog.find_gpu(met.identity.model)
+        if before is not None and before.enabled:
+            memories = read_memories(before)
+            if memories is not None:
+                return before, memories
+        layout = read_layout(met.handle, met.profiles, model)
+        return layout, read_memories(layout) or {}
 
-def read_health(handle: Handle) -> HealthFacts:
-    rows = optional(nvml.nvmlDeviceGetRemappedRows, handle)
-    errors = optional(
-        nvml.nvmlDeviceGetTotalEccErrors,
-        handle,
-        nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-        nvml.NVML_VOLATILE_ECC,
-    )
+
+def _facts(fields: Fields, slow: SlowSample, layout: MigLayout) -> HealthFacts:
+    action = fields.get(RECOVERY_ACTION)
     return HealthFacts(
-        recovery_action=_field(handle, nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
-        remap_pending=None if rows is None else bool(rows[2]),
-        remap_failed=None if rows is None else bool(rows[3]),
-        uncorrected_errors=None if errors is None else int(errors),
+        recovery_action=None if action is None else int(action),
+        remap_pending=None if slow.rows is None else slow.rows.pending,
+        remap_failed=None if slow.rows is None else slow.rows.failed,
+        uncorrected_errors=slow.uncorrected_errors,
+        mig_failure=layout.failure,
     )
 
 
-def _activity(met: Acquaintance, history: ActivityHistory, mig: MigReading) -> Mapping[int | None, Activity]:
+def _activity(
+    met: Acquaintance, history: ActivityHistory, layout: MigLayout
+) -> Mapping[int | None, Activity]:
     if not met.measures_activity:
         return {}
-    return history.read(met.handle, mig.ids if mig.enabled else (None,))
-
-
-def _field(handle: Handle, field_id: int) -> int | None:
-    values = optional(nvml.nvmlDeviceGetFieldValues, handle, [field_id])
-    if values is None or values[0].nvmlReturn != _SUPPORTED:
-        return None
-    value = values[0].value
-    # The action is a 32-bit number on some drivers, a 64-bit one on others; both lie at the same place.
-    return int(value.uiVal)
+    return history.read(met.handle, layout.ids if layout.enabled else (None,))
 
 
 def _watcher(wait_s: float) -> EventWatcher | None:

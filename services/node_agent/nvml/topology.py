@@ -5,10 +5,10 @@ Two GPUs have the links that end at each other; behind NVSwitch every pair has a
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import combinations
 
 from gpuloom.model.topology import MAX_GPUS_PER_NODE, PcieLevel, Topology
+from gpuloom.model.wiring import NvLink, NvLinkRemote
 
 _LEVELS = {
     0: PcieLevel.BOARD,
@@ -18,20 +18,6 @@ _LEVELS = {
     40: PcieLevel.NODE,
     50: PcieLevel.SYS,
 }
-
-
-class Remote(StrEnum):
-    GPU = "gpu"
-    SWITCH = "switch"
-    OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """An active NVLink: what is at its other end, and that end's PCI address, in capitals, if it is told."""
-
-    remote: Remote
-    pci_bus_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +30,9 @@ class PairFacts:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """One GPU's links, and how it relates to others by their UUID."""
+    """One GPU's links, their remote addresses in capitals, and how it relates to others by their UUID."""
 
-    links: tuple[Link, ...]
+    links: tuple[NvLink, ...]
     pairs: Mapping[str, PairFacts]
 
 
@@ -89,12 +75,14 @@ def _links(a: WiredGpu, b: WiredGpu) -> int:
 
 def _links_to(a: WiredGpu, b: WiredGpu) -> int:
     links = () if a.wiring is None else a.wiring.links
-    return sum(link.remote is not Remote.SWITCH and link.pci_bus_id == b.pci_bus_id for link in links)
+    return sum(
+        link.remote is not NvLinkRemote.SWITCH and link.remote_pci_bus_id == b.pci_bus_id for link in links
+    )
 
 
 def _switch_links(gpu: WiredGpu) -> int:
     links = () if gpu.wiring is None else gpu.wiring.links
-    return sum(link.remote is Remote.SWITCH for link in links)
+    return sum(link.remote is NvLinkRemote.SWITCH for link in links)
 
 
 def _pair(a: WiredGpu, b: WiredGpu) -> PairFacts:

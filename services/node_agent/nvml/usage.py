@@ -1,41 +1,69 @@
-"""What a GPU does now. A value that the driver does not give is None, never 0."""
+"""What a GPU does now. A value that the driver does not give is None, never 0.
+
+There are two tiers: what moves is read at every look; what moves slowly, or costs much, now and then.
+"""
 
 from dataclasses import dataclass
 
 from gpuloom.model.gpu import GpuUsage
 from services.node_agent.nvml.binding import Handle, nvml, optional
+from services.node_agent.nvml.fields import Field, Fields
 from services.node_agent.nvml.inventory import MIB
+from services.node_agent.readings import GpuSample
+
+# NVML's numbers of fields.
+RECOVERY_ACTION = 230
+_UNCORRECTED_ERRORS = 4
+_MEMORY_TEMPERATURE = 82
+_ENERGY_MJ = 83
+_PCIE_REPLAYS = 94
+_NVLINK_SENT_KIB, _NVLINK_RECEIVED_KIB = 138, 139
+_ROWS = (142, 143, 144, 145)
+_ALL_LINKS = 0xFFFFFFFF
+
+MOVING_FIELDS: tuple[Field, ...] = (RECOVERY_ACTION, _ENERGY_MJ)
+SLOW_FIELDS: tuple[Field, ...] = (
+    _UNCORRECTED_ERRORS,
+    _MEMORY_TEMPERATURE,
+    _PCIE_REPLAYS,
+    (_NVLINK_SENT_KIB, _ALL_LINKS),
+    (_NVLINK_RECEIVED_KIB, _ALL_LINKS),
+    *_ROWS,
+)
 
 _CLOCK_SM = 1
 _CLOCK_MEMORY = 2
 _TEMPERATURE_GPU = 0
-_WHOLE_GPU = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A process by its number on the host; `instance_id` is the GPU instance it runs on, if any."""
+class Memory:
+    """In MiB. The older call does not tell what is reserved, and counts it as used."""
 
-    pid: int
-    memory_mib: int | None
-    sm_ratio: float | None
-    instance_id: int | None
+    used_mib: int
+    free_mib: int
+    reserved_mib: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class GpuSample:
-    """More than the state stream carries: what exporter and usage windows need."""
+class RemappedRows:
+    corrected: int
+    uncorrected: int
+    pending: bool
+    failed: bool
 
-    utilization_ratio: float | None = None
-    memory_utilization_ratio: float | None = None
-    memory_used_mib: int | None = None
-    memory_free_mib: int | None = None
-    memory_reserved_mib: int | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    temperature_c: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
+
+@dataclass(frozen=True, slots=True)
+class SlowSample:
+    """What is read now and then."""
+
+    memory_temperature_c: float | None = None
+    encoder_ratio: float | None = None
+    decoder_ratio: float | None = None
+    pcie_replays: int | None = None
+    nvlink_bytes: int | None = None
+    rows: RemappedRows | None = None
+    uncorrected_errors: int | None = None
 
 
 def usage_of(uuid: str, sample: GpuSample) -> GpuUsage:
@@ -44,58 +72,66 @@ def usage_of(uuid: str, sample: GpuSample) -> GpuUsage:
     )
 
 
-def read_sample(handle: Handle) -> GpuSample:
+def read_sample(handle: Handle, fields: Fields, slow: SlowSample) -> GpuSample:
     """Raise NvmlError if the GPU is gone, or has no memory to tell of: every working GPU has."""
-    used_mib, free_mib, reserved_mib = _memory_mib(handle)
+    memory = read_memory(handle)
     rates = optional(nvml.nvmlDeviceGetUtilizationRates, handle)
     power_mw = optional(nvml.nvmlDeviceGetPowerUsage, handle)
-    energy_mj = optional(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     return GpuSample(
         utilization_ratio=None if rates is None else rates.gpu / 100,
         memory_utilization_ratio=None if rates is None else rates.memory / 100,
-        memory_used_mib=used_mib,
-        memory_free_mib=free_mib,
-        memory_reserved_mib=reserved_mib,
+        memory_used_mib=memory.used_mib,
+        memory_free_mib=memory.free_mib,
+        memory_reserved_mib=memory.reserved_mib,
         power_w=None if power_mw is None else power_mw / 1000,
-        energy_j=None if energy_mj is None else energy_mj / 1000,
+        energy_j=_energy_j(handle, fields),
         temperature_c=_temperature_c(handle),
+        memory_temperature_c=slow.memory_temperature_c,
         sm_clock_mhz=optional(nvml.nvmlDeviceGetClockInfo, handle, _CLOCK_SM),
         memory_clock_mhz=optional(nvml.nvmlDeviceGetClockInfo, handle, _CLOCK_MEMORY),
+        encoder_ratio=slow.encoder_ratio,
+        decoder_ratio=slow.decoder_ratio,
+        pcie_replays=slow.pcie_replays,
+        corrected_remapped_rows=None if slow.rows is None else slow.rows.corrected,
+        uncorrected_remapped_rows=None if slow.rows is None else slow.rows.uncorrected,
+        row_remap_failed=None if slow.rows is None else slow.rows.failed,
+        nvlink_bytes=slow.nvlink_bytes,
     )
 
 
-def read_processes(handle: Handle) -> tuple[Process, ...] | None:
-    """Processes that compute; None where the driver can't list them. Costly: it holds the driver's lock."""
-    listed = optional(nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
-    if listed is None:
-        return None
-    ratios = {sample.pid: sample.smUtil / 100 for sample in _samples(handle)} if listed else {}
-    return tuple(
-        Process(
-            pid=int(process.pid),
-            memory_mib=None if process.usedGpuMemory is None else int(process.usedGpuMemory) // MIB,
-            sm_ratio=ratios.get(process.pid),
-            instance_id=_instance_id(process.gpuInstanceId),
-        )
-        for process in sorted(listed, key=lambda process: process.pid)
+def read_slow_sample(handle: Handle, fields: Fields) -> SlowSample:
+    """`fields` are those of SLOW_FIELDS that the driver gave; some others have functions of their own."""
+    encoder = optional(nvml.nvmlDeviceGetEncoderUtilization, handle)
+    decoder = optional(nvml.nvmlDeviceGetDecoderUtilization, handle)
+    replays = fields.get(_PCIE_REPLAYS)
+    if replays is None:
+        replays = optional(nvml.nvmlDeviceGetPcieReplayCounter, handle)
+    memory_temperature_c = fields.get(_MEMORY_TEMPERATURE)
+    return SlowSample(
+        memory_temperature_c=None if memory_temperature_c is None else float(memory_temperature_c),
+        encoder_ratio=None if encoder is None else encoder[0] / 100,
+        decoder_ratio=None if decoder is None else decoder[0] / 100,
+        pcie_replays=None if replays is None else int(replays),
+        nvlink_bytes=_nvlink_bytes(fields),
+        rows=_rows(handle, fields),
+        uncorrected_errors=_uncorrected_errors(handle, fields),
     )
 
 
-def _samples(handle: Handle) -> list[Handle]:
-    return optional(nvml.nvmlDeviceGetProcessUtilization, handle, 0) or []
-
-
-def _instance_id(number: int | None) -> int | None:
-    return None if number is None or number == _WHOLE_GPU else int(number)
-
-
-def _memory_mib(handle: Handle) -> tuple[int, int, int | None]:
-    """Used, free and reserved. The older call counts what is reserved as used."""
+def read_memory(handle: Handle) -> Memory:
+    """Of a GPU or of a MIG device. Raise NvmlError if it does not tell."""
     memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     if memory is not None:
-        return int(memory.used) // MIB, int(memory.free) // MIB, int(memory.reserved) // MIB
+        return Memory(int(memory.used) // MIB, int(memory.free) // MIB, int(memory.reserved) // MIB)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return int(memory.used) // MIB, int(memory.free) // MIB, None
+    return Memory(int(memory.used) // MIB, int(memory.free) // MIB, None)
+
+
+def _energy_j(handle: Handle, fields: Fields) -> float | None:
+    energy_mj = fields.get(_ENERGY_MJ)
+    if energy_mj is None:
+        energy_mj = optional(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    return None if energy_mj is None else energy_mj / 1000
 
 
 def _temperature_c(handle: Handle) -> float | None:
@@ -103,3 +139,28 @@ def _temperature_c(handle: Handle) -> float | None:
     if value is None:
         value = optional(nvml.nvmlDeviceGetTemperature, handle, _TEMPERATURE_GPU)
     return None if value is None else float(value)
+
+
+def _nvlink_bytes(fields: Fields) -> int | None:
+    """Payload of all links, both ways; half of it would pass for the whole."""
+    sent_kib, received_kib = fields.get(_NVLINK_SENT_KIB), fields.get(_NVLINK_RECEIVED_KIB)
+    if sent_kib is None or received_kib is None:
+        return None
+    return int(sent_kib + received_kib) * 1024
+
+
+def _rows(handle: Handle, fields: Fields) -> RemappedRows | None:
+    given = [fields[number] for number in _ROWS if number in fields]
+    values = given if len(given) == len(_ROWS) else optional(nvml.nvmlDeviceGetRemappedRows, handle)
+    if values is None:
+        return None
+    corrected, uncorrected, pending, failed = (int(value) for value in values)
+    return RemappedRows(corrected, uncorrected, bool(pending), bool(failed))
+
+
+def _uncorrected_errors(handle: Handle, fields: Fields) -> int | None:
+    errors = fields.get(_UNCORRECTED_ERRORS)
+    if errors is None:
+        kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        errors = optional(nvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
+    return None if errors is None else int(errors)

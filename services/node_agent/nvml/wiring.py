@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
+from gpuloom.model.wiring import NvLink, NvLinkRemote
 from services.node_agent.nvml.binding import Handle, NvmlError, nvml, optional, text
-from services.node_agent.nvml.topology import Link, PairFacts, Remote, Wiring
+from services.node_agent.nvml.topology import PairFacts, Wiring
 
 # Numbers, because pynvml's own names of these indices are not all numbers.
 _P2P_NVLINK = 2
-_REMOTES = {0: Remote.GPU, 2: Remote.SWITCH}
+_REMOTES = {0: NvLinkRemote.GPU, 2: NvLinkRemote.SWITCH}
 
 
 def read_wiring(handle: Handle, peers: Iterable[tuple[str, Handle]]) -> Wiring:
@@ -20,11 +21,11 @@ def read_wiring(handle: Handle, peers: Iterable[tuple[str, Handle]]) -> Wiring:
     return Wiring(tuple(links), {uuid: _pair(handle, peer) for uuid, peer in peers})
 
 
-def _link(handle: Handle, number: int) -> Link:
+def _link(handle: Handle, number: int) -> NvLink:
     kind = optional(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
     pci = optional(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
-    remote = Remote.OTHER if kind is None else _REMOTES.get(int(kind), Remote.OTHER)
-    return Link(remote, "" if pci is None else text(pci.busId).upper())
+    remote = NvLinkRemote.UNKNOWN if kind is None else _REMOTES.get(int(kind), NvLinkRemote.UNKNOWN)
+    return NvLink(number, remote, "" if pci is None else text(pci.busId).upper())
 
 
 def _pair(handle: Handle, peer: Handle) -> PairFacts:

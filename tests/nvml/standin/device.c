@@ -19,13 +19,6 @@ typedef struct { unsigned long long total, free, used; } memory_v1;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned version; int sensor, temperature; } temperature_v1;
-typedef struct {
-    unsigned id, scope;
-    long long at, latency_us;
-    unsigned type;
-    ret_t rc;
-    union { double real; unsigned u; unsigned long long ull; } value;
-} field_value;
 typedef struct { unsigned sms, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices; unsigned long long memory_mib; } attributes;
 
 static struct { unsigned gpu, instance; } devices[MAX_GPUS][MAX_INSTANCES + 1];
@@ -43,7 +36,7 @@ ret_t copy_text(const char *text, char *out, unsigned size) {
     return SUCCESS;
 }
 
-static ret_t number_of(dev_t_ device, const char *key, unsigned *out) {
+ret_t number_of(dev_t_ device, const char *key, unsigned *out) {
     long long value;
     if (!gpu_number(device->gpu, key, &value)) return NOT_SUPPORTED;
     *out = (unsigned)value;
@@ -216,7 +209,7 @@ static ret_t memory_of(dev_t_ device, memory_v2 *out) {
         number_of(device, "memory_used_mib", &used);
         number_of(device, "memory_reserved_mib", &reserved);
     } else {
-        if (!mig_record_of(device->gpu, device->instance, &record)) return NOT_FOUND;
+        if (!mig_record_of(device->gpu, device->instance, &record) || !record.compute) return NOT_FOUND;
         if (!mig_profile_by_id(device->gpu, record.profile, &profile)) return UNKNOWN;
         total = profile.memory_mib;
         snprintf(key, sizeof key, "gi.%u.memory_used_mib", device->instance);
@@ -239,9 +232,8 @@ ret_t nvmlDeviceGetMemoryInfo(dev_t_ device, memory_v1 *out) {
 
 ret_t nvmlDeviceGetUtilizationRates(dev_t_ device, utilization *out) {
     ENTER(device);
-    long long mode = 0;
     /* As on real cards: with MIG on there is no utilisation of the whole GPU. */
-    if (device->instance != WHOLE || (gpu_number(device->gpu, "mig.mode", &mode) && mode)) return NOT_SUPPORTED;
+    if (device->instance != WHOLE || mig_mode(device->gpu)) return NOT_SUPPORTED;
     if (number_of(device, "utilization_memory", &out->memory) != SUCCESS) out->memory = 0;
     return number_of(device, "utilization", &out->gpu);
 }
@@ -269,6 +261,22 @@ ret_t nvmlDeviceGetTemperature(dev_t_ device, unsigned sensor, unsigned *out) {
     (void)sensor;
     ENTER(device);
     return number_of(device, "temperature_c", out);
+}
+
+static ret_t engine_of(dev_t_ device, const char *key, unsigned *out, unsigned *period_us) {
+    if (device->instance != WHOLE || mig_mode(device->gpu)) return NOT_SUPPORTED;
+    *period_us = 167000;
+    return number_of(device, key, out);
+}
+
+ret_t nvmlDeviceGetEncoderUtilization(dev_t_ device, unsigned *out, unsigned *period_us) {
+    ENTER(device);
+    return engine_of(device, "utilization_encoder", out, period_us);
+}
+
+ret_t nvmlDeviceGetDecoderUtilization(dev_t_ device, unsigned *out, unsigned *period_us) {
+    ENTER(device);
+    return engine_of(device, "utilization_decoder", out, period_us);
 }
 
 ret_t nvmlDeviceGetPcieReplayCounter(dev_t_ device, unsigned *out) {
@@ -363,24 +371,6 @@ ret_t nvmlDeviceGetNvLinkRemoteDeviceType(dev_t_ device, unsigned link, unsigned
     ret_t rc = link_of(device, link, kind, pci);
     if (rc == SUCCESS) *out = !strcmp(kind, "switch") ? 2 : !strcmp(kind, "gpu") ? 0 : 0xFF;
     return rc;
-}
-
-ret_t nvmlDeviceGetFieldValues(dev_t_ device, int count, field_value *values) {
-    char key[64];
-    long long value;
-    ENTER(device);
-    for (int i = 0; i < count; i++) {
-        snprintf(key, sizeof key, "field.%u.%u", values[i].id, values[i].scope);
-        int found = gpu_number(device->gpu, key, &value);
-        if (!found) {
-            snprintf(key, sizeof key, "field.%u", values[i].id);
-            found = gpu_number(device->gpu, key, &value);
-        }
-        values[i].rc = found ? SUCCESS : NOT_SUPPORTED;
-        values[i].type = 3;
-        values[i].value.ull = found ? (unsigned long long)value : 0;
-    }
-    return SUCCESS;
 }
 #endif
 

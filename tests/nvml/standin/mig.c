@@ -1,4 +1,4 @@
-/* MIG: mode, profiles, GPU and compute instances. They live in <state>.mig, so that processes share them. */
+/* MIG: mode, profiles, GPU instances. They live in <state>.mig, so that processes share them. */
 #define _GNU_SOURCE
 #include "standin.h"
 
@@ -12,9 +12,7 @@
 #define MAX_RECORDS 512
 #define ENTER(device) do { ret_t rc_ = enter_device(__func__, device); if (rc_ != SUCCESS) return rc_; } while (0)
 
-typedef struct { unsigned start, size; } placement;
 typedef struct { dev_t_ device; unsigned id, profile; placement where; } instance_info;
-typedef struct { dev_t_ device; instance_t instance; unsigned id, profile; placement where; } compute_info;
 typedef struct {
     unsigned id, p2p, slices, count, sms, copy, decoder, encoder, jpeg, ofa;
     unsigned long long memory_mib;
@@ -24,9 +22,14 @@ typedef struct {
     unsigned long long memory_mib;
     char name[96];
 } profile_info_v2;
-typedef struct { unsigned id, slices, count, sms, copy, decoder, encoder, jpeg, ofa; } compute_profile_info;
 
-static struct { unsigned gpu, id; } instances[MAX_GPUS][MAX_INSTANCES], computes[MAX_GPUS][MAX_INSTANCES];
+static struct { unsigned gpu, id; } instances[MAX_GPUS][MAX_INSTANCES];
+
+instance_t mig_handle(unsigned gpu, unsigned id) {
+    instances[gpu][id].gpu = gpu;
+    instances[gpu][id].id = id;
+    return (instance_t)&instances[gpu][id];
+}
 
 static int lock_records(void) {
     char path[1024];
@@ -102,25 +105,45 @@ int mig_profile_by_id(unsigned gpu, unsigned id, mig_profile *out) {
     return 0;
 }
 
-static int mode_of(unsigned gpu, long long *mode) { return gpu_number(gpu, "mig.mode", mode); }
+static int mode_of(unsigned gpu, long long *mode) {
+    long long set;
+    if (!gpu_number(gpu, "mig.mode", mode)) return 0;
+    if (setting(gpu, "mig.mode", &set)) *mode = set;
+    return 1;
+}
+
+int mig_mode(unsigned gpu) {
+    long long mode = 0;
+    return mode_of(gpu, &mode) && mode;
+}
 
 ret_t nvmlDeviceGetMigMode(dev_t_ device, unsigned *current, unsigned *pending) {
     long long mode, next;
     ENTER(device);
     if (!mode_of(device->gpu, &mode)) return NOT_SUPPORTED;
     *current = (unsigned)mode;
-    *pending = gpu_number(device->gpu, "mig.pending", &next) ? (unsigned)next : (unsigned)mode;
+    *pending = setting(device->gpu, "mig.pending", &next) || gpu_number(device->gpu, "mig.pending", &next)
+                   ? (unsigned)next
+                   : (unsigned)mode;
     return SUCCESS;
 }
 
-/* The mode itself belongs to the state file; the answer tells what real hardware would say to the attempt. */
+/* The call succeeds, and the activation says what became of it: a GPU with work or instances on it keeps its
+ * mode, and one of Ampere takes the new one at its next reset (tests: Standin.reset_gpu). */
 ret_t nvmlDeviceSetMigMode(dev_t_ device, unsigned mode, ret_t *activation) {
-    long long now, status;
+    long long now, status, architecture = 7;
+    mig_record records[MAX_INSTANCES];
+    char text[VALUE_SIZE];
     ENTER(device);
     if (!mode_of(device->gpu, &now)) return NOT_SUPPORTED;
-    *activation = gpu_number(device->gpu, "mig.activation", &status) ? (ret_t)status
-                  : (unsigned)now == mode                            ? SUCCESS
-                                                                     : 16; /* RESET_REQUIRED */
+    if (mode > 1) return INVALID_ARGUMENT;
+    gpu_number(device->gpu, "architecture", &architecture);
+    change_setting(device->gpu, "mig.pending", mode);
+    if (gpu_number(device->gpu, "mig.activation", &status)) *activation = (ret_t)status;
+    else if ((unsigned)now == mode) *activation = SUCCESS;
+    else if (mig_records(device->gpu, records) || gpu_text(device->gpu, "processes", text, sizeof text)) *activation = IN_USE;
+    else *activation = architecture <= 7 ? RESET_REQUIRED : SUCCESS;
+    if (*activation == SUCCESS) change_setting(device->gpu, "mig.mode", mode);
     return SUCCESS;
 }
 
@@ -226,7 +249,6 @@ static unsigned free_id(const mig_record *records, int count) {
 
 /* Creates at the first start among `starts` that is free. */
 static ret_t create(dev_t_ device, const mig_profile *p, const unsigned *starts, unsigned start_count, instance_t *out) {
-    static unsigned made;
     mig_record all[MAX_RECORDS], own[MAX_INSTANCES];
     int own_count = 0, same = 0;
     int fd = lock_records(), count = fd < 0 ? 0 : load(fd, all);
@@ -240,11 +262,9 @@ static ret_t create(dev_t_ device, const mig_profile *p, const unsigned *starts,
         if (!is_free(own, own_count, starts[i], p->size)) continue;
         mig_record *r = &all[count];
         *r = (mig_record){device->gpu, free_id(own, own_count), p->id, starts[i], p->size, 0, ""};
-        snprintf(r->uuid, sizeof r->uuid, "MIG-%08x-%04x-5%03x-8000-%012x", (unsigned)getpid(), device->gpu, r->id, ++made);
+        snprintf(r->uuid, sizeof r->uuid, "none");
         save(fd, all, count + 1);
-        instances[device->gpu][r->id].gpu = device->gpu;
-        instances[device->gpu][r->id].id = r->id;
-        *out = (instance_t)&instances[device->gpu][r->id];
+        *out = mig_handle(device->gpu, r->id);
         rc = SUCCESS;
         break;
     }
@@ -281,8 +301,13 @@ static int in_use(unsigned gpu, unsigned id) {
     return gpu_text(gpu, "processes", text, sizeof text) && strstr(text, wanted) != NULL;
 }
 
+static void name_anew(mig_record *r) {
+    static unsigned made;
+    snprintf(r->uuid, sizeof r->uuid, "MIG-%08x-%04x-5%03x-8000-%012x", (unsigned)getpid(), r->gpu, r->id, ++made);
+}
+
 /* Removes the instance, or (`compute` >= 0) only says whether it has its compute instance. */
-static ret_t change(unsigned gpu, unsigned id, int compute) {
+ret_t mig_change(unsigned gpu, unsigned id, int compute) {
     mig_record all[MAX_RECORDS];
     int fd = lock_records(), count = fd < 0 ? 0 : load(fd, all);
     ret_t rc = NOT_FOUND;
@@ -294,7 +319,11 @@ static ret_t change(unsigned gpu, unsigned id, int compute) {
         else {
             rc = SUCCESS;
             if (compute < 0) all[i] = all[--count];
-            else all[i].compute = compute;
+            else {
+                all[i].compute = compute;
+                /* A device that is made again has another UUID. */
+                if (compute) name_anew(&all[i]);
+            }
             save(fd, all, count);
         }
         break;
@@ -305,7 +334,7 @@ static ret_t change(unsigned gpu, unsigned id, int compute) {
 
 ret_t nvmlGpuInstanceDestroy(instance_t instance) {
     ret_t rc = enter_gpu(__func__, instance->gpu);
-    return rc == SUCCESS ? change(instance->gpu, instance->id, -1) : rc;
+    return rc == SUCCESS ? mig_change(instance->gpu, instance->id, -1) : rc;
 }
 
 ret_t nvmlDeviceGetGpuInstances(dev_t_ device, unsigned id, instance_t *out, unsigned *count) {
@@ -317,9 +346,7 @@ ret_t nvmlDeviceGetGpuInstances(dev_t_ device, unsigned id, instance_t *out, uns
     *count = 0;
     for (int i = 0; i < there; i++) {
         if (records[i].profile != id) continue;
-        instances[device->gpu][records[i].id].gpu = device->gpu;
-        instances[device->gpu][records[i].id].id = records[i].id;
-        if (out) out[*count] = (instance_t)&instances[device->gpu][records[i].id];
+        if (out) out[*count] = mig_handle(device->gpu, records[i].id);
         ++*count;
     }
     return SUCCESS;
@@ -329,9 +356,7 @@ ret_t nvmlDeviceGetGpuInstanceById(dev_t_ device, unsigned id, instance_t *out) 
     mig_record record;
     ENTER(device);
     if (!mig_record_of(device->gpu, id, &record)) return NOT_FOUND;
-    instances[device->gpu][id].gpu = device->gpu;
-    instances[device->gpu][id].id = id;
-    *out = (instance_t)&instances[device->gpu][id];
+    *out = mig_handle(device->gpu, id);
     return SUCCESS;
 }
 
@@ -342,51 +367,4 @@ ret_t nvmlGpuInstanceGetInfo(instance_t instance, instance_info *out) {
     if (!mig_record_of(instance->gpu, instance->id, &r)) return NOT_FOUND;
     *out = (instance_info){device_of(r.gpu, WHOLE), r.id, r.profile, {r.start, r.size}};
     return SUCCESS;
-}
-
-ret_t nvmlGpuInstanceGetComputeInstanceProfileInfo(instance_t instance, unsigned number, unsigned engine, compute_profile_info *out) {
-    mig_record r;
-    mig_profile p;
-    ret_t rc = enter_gpu(__func__, instance->gpu);
-    if (rc != SUCCESS) return rc;
-    if (engine || !mig_record_of(instance->gpu, instance->id, &r) || !mig_profile_by_id(r.gpu, r.profile, &p)) return NOT_SUPPORTED;
-    static const unsigned slices[] = {1, 2, 3, 4, 7, 8, 6};
-    if (number >= 7 || slices[number] != p.slices) return NOT_SUPPORTED; /* only the whole instance */
-    *out = (compute_profile_info){number, p.slices, 1, p.sms, 1, 0, 0, 0, 0};
-    return SUCCESS;
-}
-
-ret_t nvmlGpuInstanceCreateComputeInstance(instance_t instance, unsigned profile, instance_t *out) {
-    (void)profile;
-    ret_t rc = enter_gpu(__func__, instance->gpu);
-    if (rc == SUCCESS) rc = change(instance->gpu, instance->id, 1);
-    computes[instance->gpu][instance->id].gpu = instance->gpu;
-    computes[instance->gpu][instance->id].id = instance->id;
-    if (rc == SUCCESS) *out = (instance_t)&computes[instance->gpu][instance->id];
-    return rc;
-}
-
-ret_t nvmlGpuInstanceGetComputeInstanceById(instance_t instance, unsigned id, instance_t *out) {
-    mig_record r;
-    ret_t rc = enter_gpu(__func__, instance->gpu);
-    if (rc != SUCCESS) return rc;
-    if (id || !mig_record_of(instance->gpu, instance->id, &r) || !r.compute) return NOT_FOUND;
-    computes[instance->gpu][instance->id].gpu = instance->gpu;
-    computes[instance->gpu][instance->id].id = instance->id;
-    *out = (instance_t)&computes[instance->gpu][instance->id];
-    return SUCCESS;
-}
-
-ret_t nvmlComputeInstanceGetInfo_v2(instance_t compute, compute_info *out) {
-    mig_record r;
-    ret_t rc = enter_gpu(__func__, compute->gpu);
-    if (rc != SUCCESS) return rc;
-    if (!mig_record_of(compute->gpu, compute->id, &r) || !r.compute) return NOT_FOUND;
-    *out = (compute_info){device_of(r.gpu, r.id), (instance_t)&instances[r.gpu][r.id], 0, r.profile, {0, r.size}};
-    return SUCCESS;
-}
-
-ret_t nvmlComputeInstanceDestroy(instance_t compute) {
-    ret_t rc = enter_gpu(__func__, compute->gpu);
-    return rc == SUCCESS ? change(compute->gpu, compute->id, 0) : rc;
 }

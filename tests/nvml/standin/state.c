@@ -114,6 +114,31 @@ unsigned gpu_count(void) {
     return (unsigned)count;
 }
 
+/* What was set through the library lies in <state>.settings, one line a change; the last one counts. */
+int setting(unsigned gpu, const char *key, long long *out) {
+    char path[1024], line[160], name[96];
+    FILE *file = state_path(".settings", path, sizeof path) ? fopen(path, "r") : NULL;
+    unsigned whose;
+    long long value;
+    int found = 0;
+    if (!file) return 0;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%u %95s %lld", &whose, name, &value) != 3 || whose != gpu || strcmp(name, key)) continue;
+        *out = value;
+        found = 1;
+    }
+    fclose(file);
+    return found;
+}
+
+void change_setting(unsigned gpu, const char *key, long long value) {
+    char path[1024];
+    int fd = state_path(".settings", path, sizeof path) ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
+    if (fd < 0) return;
+    dprintf(fd, "%u %s %lld\n", gpu, key, value);
+    close(fd);
+}
+
 /* The counts are shared memory, so that a test reads those of another process, too. */
 static void count_call(const char *function) {
     char path[1024];

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.mig import MigInstance, MigPlacement
 from services.node_agent.nvml.failure import Failure, failure_of_code
 from services.node_agent.nvml.health import (
     QUIET_S,
@@ -14,6 +15,8 @@ from services.node_agent.nvml.health import (
     answered,
     classify,
     failed,
+    forget_gone_instances,
+    instance_fault,
     judge,
     judge_failure,
     report_xids,
@@ -21,6 +24,8 @@ from services.node_agent.nvml.health import (
 
 WELL = HealthFacts(recovery_action=0, remap_pending=False, remap_failed=False, uncorrected_errors=0)
 OLD_DRIVER = HealthFacts(remap_pending=False, remap_failed=False, uncorrected_errors=0)
+SLICE = MigInstance(MigPlacement(4, "3g.20gb"), 4, 20096, "MIG-a")
+OTHER = MigInstance(MigPlacement(0, "3g.20gb"), 4, 20096, "MIG-b")
 LOST = failure_of_code(15, "GPU is lost")
 
 xids = st.integers(min_value=1, max_value=200)
@@ -102,6 +107,40 @@ def test_a_driver_that_asks_for_nothing_is_believed_about_contained_errors() -> 
     facts = HealthFacts(recovery_action=0, remap_pending=True, uncorrected_errors=2)
 
     assert judge(Condition(), facts)[0] is GpuHealth.HEALTHY
+
+
+def test_a_fault_of_one_slice_is_no_fault_of_the_gpu_or_another_slice() -> None:
+    condition = report_xids(Condition(), [95], now_s=0.0, instance=SLICE)
+
+    assert judge(condition, WELL) == (GpuHealth.HEALTHY, "")
+    assert instance_fault(condition, SLICE.placement) == (
+        "XID 95, uncontained memory error: end its work and create the instance anew; "
+        "if it comes back, drain and reset the GPU"
+    )
+    assert instance_fault(condition, OTHER.placement) == ""
+
+
+def test_what_needs_a_reboot_or_a_new_card_concerns_every_slice() -> None:
+    condition = report_xids(Condition(), [64, 79], now_s=0.0, instance=SLICE)
+
+    assert judge(condition, WELL)[0] is GpuHealth.UNHEALTHY
+    assert instance_fault(condition, SLICE.placement) == ""
+
+
+def test_a_slice_recovers_as_a_gpu_does() -> None:
+    condition = report_xids(Condition(), [95], now_s=0.0, instance=SLICE)
+
+    assert instance_fault(answered(condition, WELL, now_s=SETTLE_S - 1), SLICE.placement) != ""
+    assert instance_fault(answered(condition, WELL, now_s=SETTLE_S), SLICE.placement) == ""
+
+
+def test_a_slice_that_was_made_anew_starts_clean() -> None:
+    condition = report_xids(Condition(), [95], now_s=0.0, instance=SLICE)
+    anew = MigInstance(SLICE.placement, 4, 20096, "MIG-c")
+
+    assert forget_gone_instances(condition, [OTHER, SLICE]) == condition
+    assert forget_gone_instances(condition, [OTHER, anew]) == Condition()
+    assert forget_gone_instances(condition, [OTHER]) == Condition()
 
 
 def test_failures_are_lost_ill_or_unknown() -> None:

@@ -1,15 +1,16 @@
 """From links and ancestors to a topology."""
 
 from gpuloom.model.topology import PcieLevel
-from services.node_agent.nvml.topology import Link, PairFacts, Remote, WiredGpu, Wiring, topology_of
+from gpuloom.model.wiring import NvLink, NvLinkRemote
+from services.node_agent.nvml.topology import PairFacts, WiredGpu, Wiring, topology_of
 
 
-def a_gpu(index: int, *links: Link, pairs: dict[str, PairFacts] | None = None) -> WiredGpu:
+def a_gpu(index: int, *links: NvLink, pairs: dict[str, PairFacts] | None = None) -> WiredGpu:
     return WiredGpu(f"GPU-{index}", index, f"PCI-{index}", Wiring(links, pairs or {}))
 
 
-def to(index: int, kind: Remote = Remote.GPU) -> Link:
-    return Link(kind, f"PCI-{index}")
+def to(index: int, kind: NvLinkRemote = NvLinkRemote.GPU) -> NvLink:
+    return NvLink(0, kind, f"PCI-{index}")
 
 
 def test_links_count_where_both_ends_see_them() -> None:
@@ -20,14 +21,14 @@ def test_links_count_where_both_ends_see_them() -> None:
 
 
 def test_an_old_driver_that_does_not_tell_the_kind_of_remote_is_understood_by_its_address() -> None:
-    topology = topology_of((a_gpu(0, to(1, Remote.OTHER)), a_gpu(1, to(0, Remote.OTHER))))
+    topology = topology_of((a_gpu(0, to(1, NvLinkRemote.UNKNOWN)), a_gpu(1, to(0, NvLinkRemote.UNKNOWN))))
 
     assert topology is not None
     assert (topology.nvlinks, topology.nvswitch) == ((1,), False)
 
 
 def test_behind_a_switch_the_gpu_with_fewer_links_counts() -> None:
-    switch = Link(Remote.SWITCH)
+    switch = NvLink(0, NvLinkRemote.SWITCH)
 
     topology = topology_of((a_gpu(0, switch, switch), a_gpu(1, switch)))
 
