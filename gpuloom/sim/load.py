@@ -66,13 +66,17 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcess:
-    """A process on a device, as the driver and the process's cgroup tell it."""
+    """A process on a device, as the driver and the process's cgroup tell it.
+
+    `sm_ratio` is its share of the whole card; None on a MIG instance, where the driver does not tell it.
+    """
 
     pid: int
     device: DeviceRef
     pod: PodRef
     container: str
     memory_used_mib: int
+    sm_ratio: float | None = None
 
 
 class Readings(NamedTuple):
@@ -93,7 +97,12 @@ def readings(
     )
     processes = tuple(
         DeviceProcess(
-            container.pid, held.device, container.pod, container.name, _memory_used_mib(container, held)
+            pid=container.pid,
+            device=held.device,
+            pod=container.pod,
+            container=container.name,
+            memory_used_mib=_memory_used_mib(container, held),
+            sm_ratio=None if held.device.mig else round(_load_ratio(container, held, elapsed_s), 3),
         )
         for container in running
         for held in container.devices
@@ -116,7 +125,7 @@ def _usage(
     for container in containers:
         for held in container.devices:
             if held.device.gpu_uuid == gpu.uuid:
-                load_ratio += container.load.utilization(elapsed_s) * held.milli / MILLI_PER_GPU
+                load_ratio += _load_ratio(container, held, elapsed_s)
                 memory_used_mib += _memory_used_mib(container, held)
     load_ratio = min(1.0, load_ratio)
     power_ratio = IDLE_POWER_RATIO + (1 - IDLE_POWER_RATIO) * load_ratio
@@ -128,6 +137,11 @@ def _usage(
         power_w=round(power_limit_w * power_ratio, 1),
         temperature_c=round(IDLE_TEMPERATURE_C + LOAD_TEMPERATURE_RISE_C * power_ratio, 1),
     )
+
+
+def _load_ratio(container: RunningContainer, held: AllocatedDevice, elapsed_s: float) -> float:
+    """What the container takes of the whole card."""
+    return container.load.utilization(elapsed_s) * held.milli / MILLI_PER_GPU
 
 
 def _memory_used_mib(container: RunningContainer, held: AllocatedDevice) -> int:

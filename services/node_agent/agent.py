@@ -5,7 +5,6 @@ from pathlib import Path
 
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.informer import Informer
-from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer, ServerOptions
@@ -13,14 +12,18 @@ from gpuloom.runtime.app import App
 from gpuloom.sim.machine import Machine
 from gpuloom.v1 import node_agent_pb2
 from gpuloom.v1.node_agent_pb2_grpc import add_NodeAgentServiceServicer_to_server
-from services.node_agent.adapters.kubelet import PodResourcesKubelet
+from services.node_agent.adapters.kubelet import DeviceOfId, PodResourcesKubelet
 from services.node_agent.adapters.kubernetes import InformedPods
-from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedRuntime
+from services.node_agent.adapters.pod_index import PodIndex
+from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
+from services.node_agent.attribution.census import Census
+from services.node_agent.attribution.listing import ProcessLister
 from services.node_agent.delivery.config import DeliveryConfig
 from services.node_agent.delivery.wiring import start_delivery
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
-from services.node_agent.ports import GpuDriver, Kubelet, Runtime
+from services.node_agent.nvml.device_ids import device_of
+from services.node_agent.ports import GpuDriver, Kubelet, ProcessTable, Runtime
 from services.node_agent.sampler import Owners, Sampler
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
 from services.node_agent.state import first_state
@@ -39,7 +42,7 @@ class Surroundings:
     rpc: RpcEnvironment
     metrics: AgentMetrics
     nodes: Informer
-    pods: Informer
+    pods: PodIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Parts:
     delivery: Delivery
     driver: GpuDriver
     kubelet: Kubelet
+    processes: ProcessTable
     runtime: Runtime | None = None
 
 
@@ -79,7 +83,8 @@ async def add_agent(around: Surroundings, machine: Machine, options: AgentOption
     app, spec = around.app, machine.spec
     kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _device_ids(machine)))
     driver, runtime = SimulatedDriver(machine, app.clock), SimulatedRuntime(machine)
-    parts = Parts(spec.node, spec.mode, _DELIVERY[spec.mode], driver, kubelet, runtime)
+    processes = SimulatedProcessTable(machine)
+    parts = Parts(spec.node, spec.mode, _DELIVERY[spec.mode], driver, kubelet, processes, runtime)
     return await add_agent_of(around, parts, options)
 
 
@@ -91,18 +96,24 @@ async def add_agent_of(around: Surroundings, parts: Parts, options: AgentOptions
     around.metrics.watch(node)
     pods = InformedPods(name, around.nodes, around.pods)
     runtime = await start_delivery(app, options.delivery, node, pods, parts.runtime)
-    owners = Owners(parts.kubelet, runtime, pods)
+    census = Census(parts.processes, pods)
+    owners = Owners(parts.kubelet, runtime, pods, census)
     sampler = Sampler(node, parts.driver, owners, app.clock, around.metrics)
     app.add_loop(f"sampler {name}", lambda: sampler.run(options.sample_interval_s))
     app.add_liveness(f"sampler {name}", node.stale_reason)
     app.add_readiness(f"first look at {name}", lambda: _not_looked(node))
+    lister = await app.enter(ProcessLister(parts.driver, census))
+    return await _serve(around, node, lister, options)
+
+
+async def _serve(around: Surroundings, node: Node, lister: ProcessLister, options: AgentOptions) -> RpcServer:
     server = RpcServer(
         around.rpc, options.grpc_host, options.grpc_port, ServerOptions(reflection=options.reflection)
     )
-    servicer = NodeAgentServer(node, options.heartbeat_interval_s, around.metrics)
+    servicer = NodeAgentServer(node, lister, options.heartbeat_interval_s, around.metrics)
     server.add(servicer, add_NodeAgentServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
-    await app.enter(server)
-    app.on_drain(f"grpc {name}", lambda: server.drain(grace_s=1.0))
+    await around.app.enter(server)
+    around.app.on_drain(f"grpc {node.state.node_name}", lambda: server.drain(grace_s=1.0))
     return server
 
 
@@ -110,20 +121,6 @@ def _not_looked(node: Node) -> str | None:
     return None if node.looked_at else "the node has not been looked at yet"
 
 
-def _device_ids(machine: Machine) -> "DeviceIds":
-    devices = {
-        machine.hardware.device_id(allocated.device): allocated.device
-        for given in machine.hardware.plugin_devices().values()
-        for allocated in given
-    }
-    return DeviceIds(devices)
-
-
-class DeviceIds:
-    """A device plugin's ids, resolved; an unknown one is taken as a GPU's UUID, so that it is not lost."""
-
-    def __init__(self, devices: dict[str, DeviceRef]) -> None:
-        self._devices = devices
-
-    def __call__(self, device_id: str) -> DeviceRef:
-        return self._devices.get(device_id) or DeviceRef(device_id)
+def _device_ids(machine: Machine) -> DeviceOfId:
+    instances = {gpu.uuid: gpu.mig_instances for gpu in machine.hardware.gpus}
+    return lambda device_id: device_of(device_id, instances)

@@ -12,6 +12,7 @@ from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.app import App
 from services.node_agent.adapters.kubelet import PodResourcesKubelet
+from services.node_agent.adapters.pod_index import PodIndex
 from services.node_agent.agent import (
     AgentOptions,
     Parts,
@@ -20,6 +21,7 @@ from services.node_agent.agent import (
     add_agent_of,
     open_machine,
 )
+from services.node_agent.attribution.host_processes import HostProcesses
 from services.node_agent.config import AgentConfig, Driver
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.nvml.driver import NvmlDriver
@@ -35,7 +37,7 @@ async def build(app: App, config: AgentConfig) -> None:
     pods = Informer(client, PODS, app.clock, _only(f"spec.nodeName={config.node_name}"))
     app.add_loop("nodes", nodes.run)
     app.add_loop("pods", pods.run)
-    around = Surroundings(app, rpc, AgentMetrics(app.registry), nodes, pods)
+    around = Surroundings(app, rpc, AgentMetrics(app.registry), nodes, PodIndex(pods))
     options = AgentOptions(
         config.grpc_host,
         config.grpc_port,
@@ -57,7 +59,8 @@ async def _nvml_parts(app: App, config: AgentConfig) -> Parts:
         raise InvalidRequestError("the node's mode is not set")
     driver = await app.enter(NvmlDriver(load_catalog(), app.clock))
     kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, driver.device_of_id))
-    return Parts(config.node_name, config.mode, _FIRST_DELIVERY[config.mode], driver, kubelet)
+    processes = HostProcesses(config.proc_dir)
+    return Parts(config.node_name, config.mode, _FIRST_DELIVERY[config.mode], driver, kubelet, processes)
 
 
 def _only(field_selector: str) -> InformerOptions:

@@ -49,6 +49,12 @@ class AgentConfig:
         parse=_path,
         help="Socket of the kubelet's PodResources API; used by driver nvml",
     )
+    proc_dir: Path = setting(
+        "GPULOOM_AGENT_PROC_DIR",
+        default=Path("/proc"),
+        parse=_path,
+        help="The host's /proc, where the owners of GPU processes are read; used by driver nvml",
+    )
     machine_dir: Path | None = setting(
         "GPULOOM_AGENT_MACHINE_DIR",
         default=None,

@@ -21,6 +21,7 @@ from gpuloom.runtime.config import REQUIRED, group, setting
 from gpuloom.runtime.parsers import comma_list, existing_file, seconds, text
 from gpuloom.runtime.service import run_service
 from gpuloom.runtime.settings import HttpConfig, LogConfig
+from services.node_agent.adapters.pod_index import PodIndex
 from services.node_agent.agent import AgentOptions, Surroundings, add_agent, open_machine
 from services.node_agent.metrics import AgentMetrics
 
@@ -63,7 +64,7 @@ async def build(app: App, config: FleetConfig) -> None:
     nodes, pods = Informer(client, NODES, app.clock), Informer(client, PODS, app.clock)
     app.add_loop("nodes", nodes.run)
     app.add_loop("pods", pods.run)
-    around = Surroundings(app, rpc, AgentMetrics(app.registry), nodes, pods)
+    around = Surroundings(app, rpc, AgentMetrics(app.registry), nodes, PodIndex(pods))
     addresses = read_agents_file(config.agents_file)
     for name in config.nodes:
         address = addresses.get(name)

@@ -24,12 +24,25 @@ class AgentMetrics:
         gpus = Gauge("gpuloom_node_agent_gpus", "GPUs by health", ["health"], registry=registry)
         for health in GpuHealth:
             gpus.labels(health).set_function(partial(self._count_gpus, health))
-        holders = Gauge("gpuloom_node_agent_holders", "Containers that hold devices", registry=registry)
+        holders = Gauge("gpuloom_node_agent_holders", "Who holds devices", registry=registry)
         holders.set_function(lambda: sum(len(node.state.holders) for node in self._nodes))
+        foreign = Gauge(
+            "gpuloom_node_agent_foreign_processes",
+            "Processes of no pod that compute on GPUs",
+            registry=registry,
+        )
+        foreign.set_function(self._count_foreign)
 
     def watch(self, node: Node) -> None:
         """Count this node from now on."""
         self._nodes.append(node)
+
+    def _count_foreign(self) -> int:
+        """A process on two devices is one."""
+        return sum(
+            len({pid for holder in node.state.holders if not holder.pod.uid for pid in holder.pids})
+            for node in self._nodes
+        )
 
     def _count_gpus(self, health: GpuHealth) -> int:
         return sum(gpu.health is health for node in self._nodes for gpu in node.state.gpus)

@@ -1,13 +1,17 @@
-"""The node's present state and the feed of its changes."""
+"""The node's present state, what is shown beside it, and the feed of its changes."""
 
 from dataclasses import replace
 
 from gpuloom.codec.node import node_delta_to_proto
 from gpuloom.model.node import Delivery, NodeState
+from gpuloom.model.process import GpuProcess
 from gpuloom.model.spot import SpotNotice
+from gpuloom.model.wiring import GpuWiring
 from gpuloom.rpc.streams import VersionedFeed
 from gpuloom.runtime.clock import Clock
 from gpuloom.v1.node_agent_pb2 import NodeStateDelta
+from services.node_agent.picture import Picture
+from services.node_agent.readings import DriverReading
 
 
 class Node:
@@ -17,20 +21,34 @@ class Node:
         """A state is vouched for until nobody has looked at the node for `max_age_s`."""
         self.state = state
         self.feed: VersionedFeed[NodeStateDelta] = VersionedFeed(clock)
-        self.looked_at = False
+        self.picture: Picture | None = None
+        """The last look; None before the first."""
+        self.wiring: tuple[GpuWiring, ...] = ()
+        """As the driver told it last: it does not change while the driver is silent."""
         self._clock = clock
         self._max_age_s = max_age_s
         self._looked_at_s = clock.monotonic()
+
+    @property
+    def looked_at(self) -> bool:
+        return self.picture is not None
 
     def stale_reason(self) -> str | None:
         """A look that hangs is the one way in which the sampler can fail without dying."""
         age_s = self._clock.monotonic() - self._looked_at_s
         return f"the node was last looked at {age_s:.0f} s ago" if age_s > self._max_age_s else None
 
-    def move_to(self, state: NodeState) -> None:
-        """The node was looked at, and this is its state."""
-        self.looked_at = True
+    def move_to(
+        self,
+        state: NodeState,
+        reading: DriverReading | None = None,
+        processes: tuple[GpuProcess, ...] = (),
+    ) -> None:
+        """The node was looked at: its state, and what the driver said, if it did."""
         self._looked_at_s = self._clock.monotonic()
+        self.picture = Picture(state, reading, processes, self._looked_at_s)
+        if reading is not None:
+            self.wiring = reading.wiring
         self._publish(state)
 
     def deliver_by(self, delivery: Delivery) -> None:
@@ -44,5 +62,7 @@ class Node:
     def _publish(self, state: NodeState) -> None:
         delta = node_delta_to_proto(self.state, state)
         self.state = state
+        if self.picture is not None:
+            self.picture = replace(self.picture, state=state)
         if delta is not None:
             self.feed.publish(delta)

@@ -9,7 +9,10 @@ from services.node_agent.readings import DriverReading
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`reading` is None if the driver did not answer that look; `processes` are those that were known then."""
+    """`reading` is None if the driver did not answer that look; `processes` are those that it told of.
+
+    `looked_at_s` is by the monotonic clock.
+    """
 
     state: NodeState
     reading: DriverReading | None

@@ -44,17 +44,36 @@ class Runtime(Protocol):
 class ProcessOwner:
     """What the host tells of a process: its name, and the pod and container of its control group.
 
-    `pod_uid` is empty for a process outside any pod, `container_id` too if it is not told.
+    `pod_uid` is empty for a process outside any pod, `container_id` too if it is not told. `container` is the
+    container's name where the host knows even that.
     """
 
     name: str
     pod_uid: str = ""
     container_id: str = ""
+    container: str = ""
 
 
 class ProcessTable(Protocol):
     async def owners(self, pids: Iterable[int]) -> Mapping[int, ProcessOwner]:
-        """The owners of those that still run. Raise UnavailableError if the host's processes can't be seen."""
+        """Owners of those that still run. Raise UnavailableError if the host's processes can't be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPod:
+    """The pod that has a name on this node now.
+
+    `uid` is empty while it is not certain that the kubelet means this one: a pod of the same name was here
+    before, and the kubelet has not said yet that it took this one in. `over`: it has ended, and its kubelet
+    says that none of its containers runs.
+    """
+
+    uid: str
+    over: bool = False
+
+
+PodNames = Mapping[tuple[str, str], NamedPod]
+"""By namespace and name."""
 
 
 class PodDirectory(Protocol):
@@ -66,11 +85,14 @@ class PodDirectory(Protocol):
     def node_uid(self) -> str:
         """UID of this node; empty while it is not known."""
 
-    def uid_of(self, namespace: str, name: str) -> str:
-        """UID of the one pod of this name here that has not ended; empty if there is not exactly one."""
+    def names(self) -> PodNames:
+        """The pods by name, as of now: the answer does not change when the pods do."""
 
     def pod_of(self, uid: str) -> PodRef | None:
         """The pod of this UID here, ended or not. A static pod is also known by the hash of its manifest."""
 
     def container_of(self, uid: str, container_id: str) -> str:
         """Name of that pod's container with this id, empty if it is not known yet."""
+
+    def is_alive(self, uid: str) -> bool:
+        """Whether this pod is here and has not ended."""

@@ -8,35 +8,56 @@ import logging
 from gpuloom.errors import GpuloomError
 from gpuloom.model.node import Holder, NodeMode
 from gpuloom.runtime.clock import Clock
+from services.node_agent.attribution.census import Census
+from services.node_agent.attribution.holders import Listing, kubelet_holders, process_holders
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, Runtime
 from services.node_agent.readings import DriverReading
-from services.node_agent.state import Observation, kubelet_holders, next_state
+from services.node_agent.state import Observation, next_state
 
 _log = logging.getLogger(__name__)
 
 
 class Owners:
-    """Who holds this node's devices: the kubelet knows on `nvidia` nodes, the runtime on `gpuloom` ones."""
+    """Who holds this node's devices: the kubelet knows on `nvidia` nodes, the runtime on `gpuloom` ones.
 
-    def __init__(self, kubelet: Kubelet, runtime: Runtime, pods: PodDirectory) -> None:
+    On both, processes show who computes on what they were not given.
+    """
+
+    def __init__(self, kubelet: Kubelet, runtime: Runtime, pods: PodDirectory, census: Census) -> None:
         self._kubelet = kubelet
         self._runtime = runtime
         self._pods = pods
+        self._census = census
 
-    def node_uid(self) -> str:
-        return self._pods.node_uid()
+    async def observe(self, mode: NodeMode, driver: DriverReading | None, driver_problem: str) -> Observation:
+        # Processes are looked up last: of a container that ends meanwhile they are then gone, while the other
+        # way round they would seem to compute on what nobody gave them.
+        listed, holders_problem = await self._listed(mode)
+        count = await self._census.take(driver)
+        given = kubelet_holders(listed, count.all) if isinstance(listed, Listing) else listed
+        return Observation(
+            node_uid=self._pods.node_uid(),
+            driver=driver,
+            driver_problem=driver_problem,
+            holders=given + process_holders(count.all, given),
+            holders_problem=holders_problem,
+            processes=count.shown,
+            processes_problem=count.problem,
+        )
 
-    async def read(self, mode: NodeMode) -> tuple[tuple[Holder, ...], str]:
-        """The holders, and why they can't be believed, if so."""
+    async def _listed(self, mode: NodeMode) -> tuple[Listing | tuple[Holder, ...], str]:
+        """What was given, and why it can't be believed, if so."""
         unsynced = self._pods.unsynced_reason()
         if unsynced:
             return (), unsynced
         try:
-            if mode is NodeMode.NVIDIA:
-                return kubelet_holders(await self._kubelet.pod_devices(), self._pods.uid_of), ""
-            return await self._runtime.holders(), ""
+            if mode is not NodeMode.NVIDIA:
+                return await self._runtime.holders(), ""
+            before = self._pods.names()
+            pods = await self._kubelet.pod_devices()
+            return Listing(pods, before, self._pods.names()), ""
         except GpuloomError as error:
             return (), str(error)
 
@@ -50,7 +71,7 @@ class Sampler:
         self._owners = owners
         self._clock = clock
         self._metrics = metrics
-        self._problem = ""
+        self._problems: dict[str, str] = {}
 
     async def run(self, interval_s: float) -> None:
         while True:
@@ -60,11 +81,10 @@ class Sampler:
     async def look(self) -> None:
         started_s = self._clock.monotonic()
         driver, driver_problem = await self._read_driver()
-        holders, holders_problem = await self._owners.read(self._node.state.mode)
-        seen = Observation(self._owners.node_uid(), driver, driver_problem, holders, holders_problem)
-        self._node.move_to(next_state(self._node.state, seen))
+        seen = await self._owners.observe(self._node.state.mode, driver, driver_problem)
+        self._node.move_to(next_state(self._node.state, seen), driver, seen.processes)
         self._metrics.look_duration.observe(self._clock.monotonic() - started_s)
-        self._report(driver_problem, holders_problem)
+        self._report(seen)
 
     async def _read_driver(self) -> tuple[DriverReading | None, str]:
         try:
@@ -72,15 +92,19 @@ class Sampler:
         except GpuloomError as error:
             return None, str(error)
 
-    def _report(self, driver_problem: str, holders_problem: str) -> None:
-        part = "driver" if driver_problem else "holders" if holders_problem else "none"
-        self._metrics.looks.labels(part).inc()
-        problem = driver_problem or holders_problem
-        if problem == self._problem:
-            return
-        self._problem = problem
-        fields = {"node": self._node.state.node_name, "part": part, "reason": problem}
-        if problem:
-            _log.warning("part of the node can't be read", extra=fields)
-        else:
-            _log.info("the whole node can be read", extra=fields)
+    def _report(self, seen: Observation) -> None:
+        """Count every look once, by its gravest problem, and log each part when its problem changes."""
+        problems = {
+            "driver": seen.driver_problem,
+            "holders": seen.holders_problem,
+            "processes": seen.processes_problem,
+        }
+        self._metrics.looks.labels(next((part for part, why in problems.items() if why), "none")).inc()
+        for part, why in problems.items():
+            if why != self._problems.get(part, ""):
+                fields = {"node": self._node.state.node_name, "part": part, "reason": why}
+                if why:
+                    _log.warning("part of the node can't be read", extra=fields)
+                else:
+                    _log.info("part of the node can be read again", extra=fields)
+        self._problems = problems

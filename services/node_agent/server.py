@@ -1,24 +1,30 @@
-"""The agent's gRPC service: the node's state, then its changes.
+"""The agent's gRPC service: the node's state and then its changes, its wiring, its processes on request.
 
 A stream vouches for the state by its heartbeats, so it ends when the node is not looked at any more.
 """
 
 from collections.abc import AsyncIterator
 
+from gpuloom.codec.machine import processes_answer_to_proto, topology_answer_to_proto
 from gpuloom.codec.node import node_state_to_proto
-from gpuloom.errors import NotReadyError
+from gpuloom.errors import NotFoundError, NotReadyError
 from gpuloom.v1 import node_agent_pb2 as pb
 from gpuloom.v1.node_agent_pb2_grpc import NodeAgentServiceServicer
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
+from services.node_agent.attribution.listing import ProcessLister
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 
-ALLOWED_CALLERS = {"WatchState": frozenset({"discovery", "cli"})}
+_READERS = frozenset({"discovery", "cli"})
+ALLOWED_CALLERS = {"WatchState": _READERS, "GetTopology": _READERS, "ListProcesses": _READERS}
 
 
 class NodeAgentServer(NodeAgentServiceServicer):
-    def __init__(self, node: Node, heartbeat_interval_s: float, metrics: AgentMetrics) -> None:
+    def __init__(
+        self, node: Node, lister: ProcessLister, heartbeat_interval_s: float, metrics: AgentMetrics
+    ) -> None:
         self._node = node
+        self._lister = lister
         self._heartbeat_interval_s = heartbeat_interval_s
         self._metrics = metrics
 
@@ -41,6 +47,28 @@ class NodeAgentServer(NodeAgentServiceServicer):
                 else:
                     at = StreamVersion(epoch=updates.epoch, number=update.number, after=update.after)
                     yield pb.WatchStateResponse(version=at, delta=update.delta)
+
+    async def GetTopology(self, request: pb.GetTopologyRequest, context: object) -> pb.GetTopologyResponse:
+        self._refuse_unseen()
+        return topology_answer_to_proto(self._node.state.topology, self._node.wiring)
+
+    async def ListProcesses(
+        self, request: pb.ListProcessesRequest, context: object
+    ) -> pb.ListProcessesResponse:
+        self._refuse_unseen()
+        wanted = request.gpu_uuid
+        if wanted and wanted not in {gpu.uuid for gpu in self._node.state.gpus}:
+            raise NotFoundError("no GPU of this node has that UUID")
+        found = await self._lister.list_now()
+        return processes_answer_to_proto(
+            tuple(each for each in found.processes if wanted in ("", each.device.gpu_uuid)),
+            {uuid: why for uuid, why in found.unanswered.items() if wanted in ("", uuid)},
+        )
+
+    def _refuse_unseen(self) -> None:
+        if not self._node.looked_at:
+            raise NotReadyError("the node has not been looked at yet")
+        self._refuse_stale()
 
     def _refuse_stale(self) -> None:
         stale = self._node.stale_reason()

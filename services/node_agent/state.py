@@ -3,25 +3,30 @@
 Keeps what must not vanish: a GPU once seen stays in the state, as lost if the driver no longer shows it.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gpuloom.model.gpu import Gpu, GpuHealth, GpuUsage
-from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
+from gpuloom.model.node import Delivery, Holder, NodeMode, NodeState, PodRef
+from gpuloom.model.process import GpuProcess
 from gpuloom.model.topology import Topology
-from services.node_agent.ports import PodDevices
+from services.node_agent.attribution.ownership import DeviceOrder, device_order
 from services.node_agent.readings import DriverReading
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the node. A part that could not be read carries its reason instead."""
+    """One look at the node. A part that could not be read carries its reason instead.
+
+    A problem with processes is none with holders: what was given is known without them.
+    """
 
     node_uid: str
     driver: DriverReading | None
     driver_problem: str
     holders: tuple[Holder, ...]
     holders_problem: str
+    processes: tuple[GpuProcess, ...] = ()
+    processes_problem: str = ""
 
 
 def first_state(node_name: str, mode: NodeMode, delivery: Delivery) -> NodeState:
@@ -39,20 +44,6 @@ def next_state(before: NodeState, seen: Observation) -> NodeState:
         topology=_topology(before, seen.driver),
         holders=before.holders if seen.holders_problem else tuple(sorted(seen.holders, key=_holder_order)),
         holders_unknown_reason=seen.holders_problem,
-    )
-
-
-def kubelet_holders(pods: Iterable[PodDevices], uid_of: Callable[[str, str], str]) -> tuple[Holder, ...]:
-    """What the kubelet gave, joined to pod UIDs. A pod that can't be identified holds its devices anyway."""
-    return tuple(
-        Holder(
-            pod=PodRef(pod.namespace, pod.name, uid_of(pod.namespace, pod.name)),
-            container=pod.container,
-            devices=pod.devices,
-            source=HolderSource.KUBELET,
-        )
-        for pod in pods
-        if pod.devices
     )
 
 
@@ -83,5 +74,5 @@ def _topology(before: NodeState, driver: DriverReading | None) -> Topology | Non
     return before.topology if driver is None else driver.topology
 
 
-def _holder_order(holder: Holder) -> tuple[str, str, str, str]:
-    return holder.pod.namespace, holder.pod.name, holder.pod.uid, holder.container
+def _holder_order(holder: Holder) -> tuple[PodRef, str, str, list[DeviceOrder]]:
+    return holder.pod, holder.container, holder.source, [device_order(device) for device in holder.devices]

@@ -1,14 +1,22 @@
-"""The kubelet's PodResources API on its unix socket."""
+"""The kubelet's PodResources API on its unix socket.
 
-from collections.abc import Callable
+An answer that can't be understood whole is none: a part of it would make devices look free.
+"""
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from grpc import aio
 
+from gpuloom.codec.device import MAX_HELD_DEVICES_PER_NODE, MAX_HOLDERS_PER_NODE, MAX_NAME_LENGTH
 from gpuloom.errors import UnavailableError
-from gpuloom.kubelet.podresources_pb2 import ListPodResourcesRequest, PodResources
+from gpuloom.kubelet.podresources_pb2 import (
+    ContainerResources,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
 from gpuloom.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.names import RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
@@ -53,24 +61,53 @@ class PodResourcesKubelet:
             answer = await lister.List(ListPodResourcesRequest(), timeout=_TIMEOUT_S)
         except aio.AioRpcError as error:
             raise UnavailableError(f"the kubelet does not answer ({error.code().name})") from error
-        return tuple(entry for pod in answer.pod_resources for entry in self._of_pod(pod) if entry.devices)
+        # What is no message arrives as None, whatever the stub says.
+        if not isinstance(answer, ListPodResourcesResponse):
+            raise UnavailableError("the kubelet's answer is no message of the expected type")
+        return devices_by_pod(answer, self._device_of_id)
 
-    def _of_pod(self, pod: PodResources) -> list[PodDevices]:
-        return [
-            PodDevices(
-                namespace=pod.namespace,
-                name=pod.name,
-                container=container.name,
-                devices=tuple(
-                    self._device_of_id(device_id)
-                    for given in container.devices
-                    if _is_gpu(given.resource_name)
-                    for device_id in given.device_ids
-                ),
-            )
-            for container in pod.containers
-        ]
+
+def devices_by_pod(answer: ListPodResourcesResponse, device_of_id: DeviceOfId) -> tuple[PodDevices, ...]:
+    """Raise UnavailableError if the answer can't be."""
+    entries = tuple(
+        PodDevices(pod.namespace, pod.name, container.name, devices)
+        for pod in answer.pod_resources
+        for container in pod.containers
+        if (devices := _devices_of(container, device_of_id))
+    )
+    if not _is_sound(entries):
+        raise UnavailableError("the kubelet's answer names pods or devices that can't be")
+    return entries
+
+
+def _devices_of(container: ContainerResources, device_of_id: DeviceOfId) -> tuple[DeviceRef, ...]:
+    """Each once: several replicas of one GPU are that GPU."""
+    devices = (
+        device_of_id(device_id)
+        for given in container.devices
+        if _is_gpu(given.resource_name)
+        for device_id in given.device_ids
+    )
+    return tuple(dict.fromkeys(devices))
 
 
 def _is_gpu(resource_name: str) -> bool:
     return resource_name == RESOURCE_NVIDIA_GPU or resource_name.startswith(RESOURCE_NVIDIA_MIG_PREFIX)
+
+
+def _is_sound(entries: Sequence[PodDevices]) -> bool:
+    """Whether readers of our state would take it; they refuse a state as a whole."""
+    if len(entries) > MAX_HOLDERS_PER_NODE:
+        return False
+    if sum(len(entry.devices) for entry in entries) > MAX_HELD_DEVICES_PER_NODE:
+        return False
+    return all(
+        0 < len(name) <= MAX_NAME_LENGTH
+        for entry in entries
+        for name in (
+            entry.namespace,
+            entry.name,
+            entry.container,
+            *(device.gpu_uuid for device in entry.devices),
+        )
+    )

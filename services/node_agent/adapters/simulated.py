@@ -1,25 +1,68 @@
-"""A simulated machine as GPU driver and as container runtime."""
+"""A simulated machine as GPU driver, as container runtime and as the host of its processes."""
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from gpuloom.errors import InvalidRequestError, UnavailableError
+from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import Holder, HolderSource
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.machine import Machine
-from services.node_agent.readings import DriverReading
+from gpuloom.sim.load import DeviceProcess
+from gpuloom.sim.machine import Machine, Readings
+from services.node_agent.adapters.simulated_readings import activity_of, instances_of, sample_of, wiring_of
+from services.node_agent.ports import ProcessOwner
+from services.node_agent.readings import DriverReading, GpuSample, Process
+
+DRIVER_VERSION = "simulated"
+PROCESS_NAME = "python3"
 
 
 class SimulatedDriver:
     def __init__(self, machine: Machine, clock: Clock) -> None:
         self._machine = machine
         self._clock = clock
+        self._wiring = wiring_of(machine.hardware)
+        self._energy_j: dict[str, float] = defaultdict(float)
+        self._read_at_s = clock.monotonic()
 
     async def read(self) -> DriverReading:
-        try:
-            readings = await asyncio.to_thread(self._machine.read, self._clock.now())
-        except (InvalidRequestError, OSError) as error:
-            raise UnavailableError(f"the simulated machine can't be read: {error}") from error
-        return DriverReading(readings.gpus, readings.usage, self._machine.hardware.topology)
+        readings = await _read(self._machine, self._clock.now())
+        self._count_energy(readings)
+        return DriverReading(
+            gpus=readings.gpus,
+            usage=readings.usage,
+            topology=self._machine.hardware.topology,
+            samples=self._samples(readings),
+            activity=activity_of(readings),
+            instances=instances_of(readings),
+            processes=_by_gpu(readings),
+            wiring=self._wiring,
+            driver_version=DRIVER_VERSION,
+        )
+
+    async def list_processes(self) -> tuple[tuple[Process, ...], dict[str, str]]:
+        readings = await _read(self._machine, self._clock.now())
+        lost = {
+            gpu.uuid: gpu.health_reason or "the GPU is lost"
+            for gpu in readings.gpus
+            if gpu.health is GpuHealth.LOST
+        }
+        return tuple(process for found in _by_gpu(readings).values() for process in found), lost
+
+    def _samples(self, readings: Readings) -> dict[str, GpuSample]:
+        gpus = {gpu.uuid: gpu for gpu in readings.gpus}
+        return {
+            usage.gpu_uuid: sample_of(gpus[usage.gpu_uuid], usage, self._energy_j[usage.gpu_uuid])
+            for usage in readings.usage
+        }
+
+    def _count_energy(self, readings: Readings) -> None:
+        now_s = self._clock.monotonic()
+        for usage in readings.usage:
+            self._energy_j[usage.gpu_uuid] += (usage.power_w or 0.0) * (now_s - self._read_at_s)
+        self._read_at_s = now_s
 
 
 class SimulatedRuntime:
@@ -42,3 +85,43 @@ class SimulatedRuntime:
             )
             for container in containers
         )
+
+
+class SimulatedProcessTable:
+    """Processes with their pods, as their control groups would tell them."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def owners(self, pids: Iterable[int]) -> Mapping[int, ProcessOwner]:
+        wanted = set(pids)
+        if not wanted:
+            return {}
+        try:
+            containers = await asyncio.to_thread(self._machine.containers)
+        except (InvalidRequestError, OSError) as error:
+            raise UnavailableError(f"the simulated machine can't be read: {error}") from error
+        return {
+            container.pid: ProcessOwner(PROCESS_NAME, container.pod.uid, container=container.name)
+            for container in containers
+            if container.pid in wanted
+        }
+
+
+async def _read(machine: Machine, now: datetime) -> Readings:
+    try:
+        return await asyncio.to_thread(machine.read, now)
+    except (InvalidRequestError, OSError) as error:
+        raise UnavailableError(f"the simulated machine can't be read: {error}") from error
+
+
+def _by_gpu(readings: Readings) -> dict[str, tuple[Process, ...]]:
+    """A GPU that does not answer is left out."""
+    lists: dict[str, tuple[Process, ...]] = {usage.gpu_uuid: () for usage in readings.usage}
+    for process in readings.processes:
+        lists[process.device.gpu_uuid] += (_process(process),)
+    return lists
+
+
+def _process(process: DeviceProcess) -> Process:
+    return Process(process.pid, process.device, process.memory_used_mib, process.sm_ratio)

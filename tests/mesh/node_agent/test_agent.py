@@ -23,22 +23,26 @@ from gpuloom.rpc.server import RpcServer
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.machine import Faults, GpuFault
+from gpuloom.sim.kubelet.host import Behaviour, Host
+from gpuloom.sim.kubelet.podresources import PodResourcesServer
+from gpuloom.sim.machine import Faults, GpuFault, Machine
 from gpuloom.v1 import node_agent_pb2 as pb
 from gpuloom.v1.node_agent_pb2_grpc import (
-    NodeAgentServiceServicer,
     NodeAgentServiceStub,
     add_NodeAgentServiceServicer_to_server,
 )
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
 from services.discovery.adapters.agents import GrpcAgents
 from services.node_agent.agent import SERVICE
+from services.node_agent.attribution.census import Census
+from services.node_agent.attribution.listing import ProcessLister
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
 from tests.mesh.node_agent.builders import Mesh, Service, a_mesh
 from tests.mesh.waiting import until
 from tests.unit.discovery.builders import a_state
+from tests.unit.node_agent.builders import FakeMachine
 from tests.unit.sim.builders import hosted, whole
 
 HEARTBEAT_S = 4.0
@@ -62,6 +66,21 @@ async def test_the_state_of_a_machine_arrives_and_follows_it(tmp_path: Path) -> 
         assert [gpu.health for gpu in settled.gpus] == [GpuHealth.HEALTHY] * 8
         assert held.holders[0].devices == (DeviceRef(uuid),)
         assert broken.gpus[0].health_reason == "XID 79"
+
+
+async def test_a_kubelet_that_goes_and_comes_back_is_believed_again(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        machine = mesh.add_machine("n1", NodeMode.NVIDIA)
+        uuid = machine.hardware.gpus[0].uuid
+        machine.write_hosted([hosted("train", whole(uuid))])
+        async with states_of(mesh, await mesh.start_agent("n1")) as states:
+            for _ in range(2):
+                silent = await first(states, lambda state: "kubelet" in state.holders_unknown_reason)
+                async with a_kubelet_of(machine):
+                    told = await first(states, lambda state: not state.holders_unknown_reason)
+
+                assert [gpu.health for gpu in silent.gpus] == [GpuHealth.HEALTHY] * 8
+                assert [holder.devices for holder in told.holders] == [(DeviceRef(uuid),)]
 
 
 async def test_an_agent_is_ready_once_it_has_looked_and_ends_cleanly(tmp_path: Path) -> None:
@@ -134,7 +153,9 @@ async def test_a_fleet_without_an_address_for_a_node_does_not_start(tmp_path: Pa
 async def test_an_agent_that_no_longer_looks_vouches_for_nothing() -> None:
     clock = FakeClock()
     node = Node(a_state(), clock, max_age_s=10.0)
-    servicer = NodeAgentServer(node, HEARTBEAT_S, AgentMetrics(CollectorRegistry()))
+    machine = FakeMachine()
+    lister = ProcessLister(machine, Census(machine, machine))
+    servicer = NodeAgentServer(node, lister, HEARTBEAT_S, AgentMetrics(CollectorRegistry()))
 
     async with an_agent(servicer) as channel:
         call = channel.stub(NodeAgentServiceStub).WatchState(pb.WatchStateRequest())
@@ -206,7 +227,9 @@ async def test_bytes_that_are_no_message_lose_the_agent_and_nothing_else() -> No
             await anext(states)
 
 
-class ScriptedAgent(NodeAgentServiceServicer):
+class ScriptedAgent(NodeAgentServer):
+    """Says what it is told to say, whatever its node is like."""
+
     def __init__(self, *messages: pb.WatchStateResponse) -> None:
         self._messages = messages
 
@@ -216,6 +239,18 @@ class ScriptedAgent(NodeAgentServiceServicer):
         for message in self._messages:
             yield message
         await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def a_kubelet_of(machine: Machine) -> AsyncIterator[None]:
+    host = Host(machine, Behaviour(), SystemClock())
+    server = PodResourcesServer(host)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop()
+        host.close()
 
 
 @asynccontextmanager

@@ -1,14 +1,16 @@
 """Small cards, readings and parts of a machine that say what a test tells them to."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuloom.errors import UnavailableError
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
+from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.topology import PcieLevel, Topology
-from services.node_agent.ports import PodDevices
-from services.node_agent.readings import DriverReading
+from services.node_agent.ports import NamedPod, PodDevices, PodNames, ProcessOwner
+from services.node_agent.readings import DriverReading, Process
 from services.node_agent.state import Observation, first_state
 
 PAIR = Topology(2, (PcieLevel.PIX,), (0,))
@@ -21,6 +23,19 @@ def a_gpu(uuid: str = "GPU-a", index: int = 0, **changes: Any) -> Gpu:
 def a_reading(*gpus: Gpu, utilization: float = 0.0, topology: Topology | None = PAIR) -> DriverReading:
     usage = tuple(GpuUsage(gpu.uuid, utilization_ratio=utilization) for gpu in gpus)
     return DriverReading(gpus, usage, topology)
+
+
+def a_process(pid: int, uuid: str = "GPU-a", mig: MigPlacement | None = None) -> Process:
+    return Process(pid, DeviceRef(uuid, mig), 512, 0.25)
+
+
+def processes_on(reading: DriverReading, *processes: Process) -> DriverReading:
+    """The same reading with these processes; every GPU of it tells its own."""
+    lists = {
+        gpu.uuid: tuple(each for each in processes if each.device.gpu_uuid == gpu.uuid)
+        for gpu in reading.gpus
+    }
+    return replace(reading, processes=lists)
 
 
 def a_holder(name: str = "train", *uuids: str, source: HolderSource = HolderSource.RUNTIME) -> Holder:
@@ -42,7 +57,11 @@ def a_start(mode: NodeMode = NodeMode.NVIDIA) -> NodeState:
 
 @dataclass
 class FakeMachine:
-    """Driver, kubelet, runtime and pod directory in one; a part with a problem does not answer."""
+    """Driver, kubelet, runtime, host and pod directory in one; a part with a problem does not answer.
+
+    `uids` are those of the pods of namespace team-a that have not ended, by name, `over` those of pods that
+    have; `gone` is what is still known of pods by UID.
+    """
 
     reading: DriverReading = field(default_factory=lambda: a_reading(a_gpu()))
     driver_problem: str = ""
@@ -52,10 +71,23 @@ class FakeMachine:
     runtime_problem: str = ""
     unsynced: str = ""
     uids: dict[str, str] = field(default_factory=dict)
+    over: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, PodRef] = field(default_factory=dict)
+    running: dict[int, ProcessOwner] = field(default_factory=dict)
+    host_problem: str = ""
+    unanswered: dict[str, str] = field(default_factory=dict)
 
     async def read(self) -> DriverReading:
         _answer_or_not(self.driver_problem)
         return self.reading
+
+    async def list_processes(self) -> tuple[tuple[Process, ...], dict[str, str]]:
+        _answer_or_not(self.driver_problem)
+        return tuple(each for found in self.reading.processes.values() for each in found), self.unanswered
+
+    async def owners(self, pids: Iterable[int]) -> Mapping[int, ProcessOwner]:
+        _answer_or_not(self.host_problem)
+        return {pid: self.running[pid] for pid in pids if pid in self.running}
 
     async def pod_devices(self) -> tuple[PodDevices, ...]:
         _answer_or_not(self.kubelet_problem)
@@ -71,8 +103,20 @@ class FakeMachine:
     def node_uid(self) -> str:
         return "" if self.unsynced else "uid-n1"
 
-    def uid_of(self, namespace: str, name: str) -> str:
-        return self.uids.get(name, "")
+    def names(self) -> PodNames:
+        alive = {("team-a", name): NamedPod(uid) for name, uid in self.uids.items()}
+        return alive | {("team-a", name): NamedPod(uid, over=True) for name, uid in self.over.items()}
+
+    def pod_of(self, uid: str) -> PodRef | None:
+        named = [*self.uids.items(), *self.over.items()]
+        found = [PodRef("team-a", name, known) for name, known in named if known == uid]
+        return found[0] if found else self.gone.get(uid)
+
+    def container_of(self, uid: str, container_id: str) -> str:
+        return "main" if self.pod_of(uid) and container_id == "id-main" else ""
+
+    def is_alive(self, uid: str) -> bool:
+        return uid in self.uids.values()
 
 
 def _answer_or_not(problem: str) -> None:

@@ -1,36 +1,42 @@
-"""The agent's adapters: a kubelet on a real unix socket, an informer's pods, a simulated machine."""
+"""The agent's adapters: a kubelet on a real unix socket, a simulated machine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from grpc import StatusCode, aio
+from grpc import StatusCode, aio, method_handlers_generic_handler, unary_unary_rpc_method_handler
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gpuloom.codec.node import node_state_from_proto, node_state_to_proto
 from gpuloom.errors import InvalidRequestError, UnavailableError
-from gpuloom.kube.informer import Informer
-from gpuloom.kube.listing import EventType, Listing, Selection, WatchEvent
-from gpuloom.kube.resources import NODES, PODS, Resource
 from gpuloom.kubelet import podresources_pb2 as pb
 from gpuloom.kubelet.podresources_pb2_grpc import (
     PodResourcesListerServicer,
     add_PodResourcesListerServicer_to_server,
 )
+from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import HolderSource, NodeMode, PodRef
-from gpuloom.runtime.clock import FakeClock, SystemClock, settle
+from gpuloom.model.wiring import NvLinkRemote
+from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.sim.kubelet.host import Behaviour, Host
 from gpuloom.sim.kubelet.podresources import PodResourcesServer
-from gpuloom.sim.machine import Machine
-from services.node_agent.adapters.kubelet import PodResourcesKubelet
-from services.node_agent.adapters.kubernetes import MAX_SILENCE_S, InformedPods
-from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedRuntime
+from gpuloom.sim.machine import Faults, GpuFault, Machine
+from services.node_agent.adapters.kubelet import PodResourcesKubelet, devices_by_pod
+from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
 from services.node_agent.agent import _device_ids, open_machine
-from services.node_agent.ports import PodDevices
-from tests.unit.sim.builders import a_machine, a_spec, hosted, whole
+from services.node_agent.attribution.holders import Listing, kubelet_holders
+from services.node_agent.nvml.device_ids import device_of
+from services.node_agent.ports import PodDevices, ProcessOwner
+from tests.strategies import hostile
+from tests.unit.node_agent.builders import a_start
+from tests.unit.sim.builders import a_machine, a_spec, hosted, share, whole
 
 
 class Lister(PodResourcesListerServicer):
@@ -48,6 +54,24 @@ class Lister(PodResourcesListerServicer):
 
     async def GetAllocatableResources(self, request: Any, context: Any) -> pb.AllocatableResourcesResponse:
         raise AssertionError("the agent lists")
+
+
+@asynccontextmanager
+async def a_babbling_kubelet(socket: Path, answers: list[bytes]) -> AsyncIterator[None]:
+    """A kubelet that answers with the bytes in `answers`, messages or not."""
+
+    async def babble(_request: bytes, _context: Any) -> bytes:
+        return answers[0]
+
+    server = aio.server()
+    handlers: Any = {"List": unary_unary_rpc_method_handler(babble)}
+    server.add_generic_rpc_handlers([method_handlers_generic_handler("v1.PodResourcesLister", handlers)])
+    server.add_insecure_port(f"unix://{socket}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(0)
 
 
 @asynccontextmanager
@@ -95,6 +119,78 @@ async def test_mig_devices_are_known_by_their_place_and_strangers_are_not_lost(t
     assert found.devices == (DeviceRef(gpu.uuid, MigPlacement(4, "1g.5gb")), DeviceRef("MIG-unknown"))
 
 
+async def test_replicas_and_slices_are_the_devices_behind_them_each_once(tmp_path: Path) -> None:
+    machine = Machine.create(tmp_path / "n1", a_spec(mig=True))
+    cut, whole_gpu = machine.hardware.gpus[:2]
+    ids = [f"{whole_gpu.uuid}::3", f"{whole_gpu.uuid}::0", cut.mig_instances[0].uuid]
+    pod = a_pod_with("train", **{"nvidia.com/gpu": ids})
+    socket = machine.socket_path
+
+    async with (
+        a_kubelet(socket, Lister(pod)),
+        PodResourcesKubelet(socket, _device_ids(machine)) as kubelet,
+    ):
+        (found,) = await kubelet.pod_devices()
+
+    assert found.devices == (DeviceRef(whole_gpu.uuid), DeviceRef(cut.uuid, MigPlacement(0, "3g.20gb")))
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod_with("", **{"nvidia.com/gpu": ["GPU-a"]}),
+        a_pod_with("x" * 254, **{"nvidia.com/gpu": ["GPU-a"]}),
+        a_pod_with("train", **{"nvidia.com/gpu": [""]}),
+        a_pod_with("train", **{"nvidia.com/gpu": [f"GPU-{number}" for number in range(9000)]}),
+    ],
+    ids=["no name", "a long name", "no id", "too many"],
+)
+async def test_an_answer_that_can_not_be_is_no_answer(tmp_path: Path, pod: pb.PodResources) -> None:
+    socket = tmp_path / "kubelet.sock"
+
+    async with a_kubelet(socket, Lister(pod)), PodResourcesKubelet(socket) as kubelet:
+        with pytest.raises(UnavailableError, match="can't be"):
+            await kubelet.pod_devices()
+
+
+async def test_bytes_that_are_no_message_are_no_answer(tmp_path: Path) -> None:
+    socket, answers = tmp_path / "kubelet.sock", [b""]
+
+    async with a_babbling_kubelet(socket, answers), PodResourcesKubelet(socket) as kubelet:
+        empty = await kubelet.pod_devices()
+        for answers[0] in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x03\x0a\x01\xff"):
+            with pytest.raises(UnavailableError):
+                await kubelet.pod_devices()
+
+    assert empty == ()
+
+
+def gpu_answers() -> st.SearchStrategy[pb.ListPodResourcesResponse]:
+    """Answers with any content, of which every resource is one of GPUs."""
+
+    def of_gpus(answer: pb.ListPodResourcesResponse) -> pb.ListPodResourcesResponse:
+        for pod in answer.pod_resources:
+            for container in pod.containers:
+                for given_devices in container.devices:
+                    given_devices.resource_name = "nvidia.com/gpu"
+        return answer
+
+    return hostile(pb.ListPodResourcesResponse).map(of_gpus)
+
+
+@given(gpu_answers() | hostile(pb.ListPodResourcesResponse))
+def test_whatever_a_kubelet_lists_readers_of_the_state_take_it_or_it_is_refused(
+    answer: pb.ListPodResourcesResponse,
+) -> None:
+    try:
+        entries = devices_by_pod(answer, lambda device_id: device_of(device_id, {}))
+    except UnavailableError:
+        return
+    state = replace(a_start(), holders=kubelet_holders(Listing(entries, {}, {}), ()))
+
+    assert node_state_from_proto(node_state_to_proto(state)) == state
+
+
 async def test_a_kubelet_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     async with PodResourcesKubelet(tmp_path / "nobody.sock") as kubelet:
         with pytest.raises(UnavailableError, match=r"the kubelet does not answer \(UNAVAILABLE\)"):
@@ -107,6 +203,21 @@ async def test_a_kubelet_that_refuses_is_unavailable(tmp_path: Path) -> None:
     async with a_kubelet(socket, Lister(refuse=True)), PodResourcesKubelet(socket) as kubelet:
         with pytest.raises(UnavailableError, match="RESOURCE_EXHAUSTED"):
             await kubelet.pod_devices()
+
+
+async def test_a_kubelet_that_goes_and_comes_back_is_asked_again(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+    lister = Lister(a_pod_with("train", **{"nvidia.com/gpu": ["GPU-a"]}))
+
+    async with PodResourcesKubelet(socket) as kubelet:
+        async with a_kubelet(socket, lister):
+            before = await answer_within(kubelet, 5.0)
+        with pytest.raises(UnavailableError):
+            await kubelet.pod_devices()
+        async with a_kubelet(socket, lister):
+            after = await answer_within(kubelet, 5.0)
+
+    assert before == after
 
 
 async def test_a_kubelet_that_was_restarted_answers_again_soon(tmp_path: Path) -> None:
@@ -153,6 +264,64 @@ async def test_a_simulated_machine_is_driver_and_runtime(tmp_path: Path) -> None
     assert holder.devices == (DeviceRef(uuid),)
 
 
+async def test_a_simulated_machine_tells_its_processes_and_whose_they_are(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path, mode=NodeMode.GPULOOM)
+    first, second = (gpu.uuid for gpu in machine.hardware.gpus[:2])
+    machine.write_hosted([hosted("one", share(first, 500, 20480)), hosted("two", share(first, 500, 20480))])
+    machine.write_faults(Faults({second: GpuFault(GpuHealth.LOST, "gone")}))
+    driver = SimulatedDriver(machine, FakeClock())
+
+    reading = await driver.read()
+    processes, unanswered = await driver.list_processes()
+    owners = await SimulatedProcessTable(machine).owners({process.pid for process in processes})
+
+    assert reading.processes[first] == processes
+    assert second not in reading.processes
+    assert unanswered == {second: "gone"}
+    assert sum(process.sm_ratio or 0 for process in processes) == pytest.approx(
+        reading.samples[first].utilization_ratio, abs=0.002
+    )
+    assert set(owners.values()) == {
+        ProcessOwner("python3", "uid-one", container="main"),
+        ProcessOwner("python3", "uid-two", container="main"),
+    }
+
+
+async def test_a_simulated_machine_is_wired_as_its_topology_says(tmp_path: Path) -> None:
+    reading = await SimulatedDriver(a_machine(tmp_path), FakeClock()).read()
+
+    assert [wiring.index for wiring in reading.wiring] == list(range(8))
+    assert {link.remote for wiring in reading.wiring for link in wiring.links} == {NvLinkRemote.SWITCH}
+
+
+async def test_simulated_slices_have_memory_of_their_own(tmp_path: Path) -> None:
+    machine = Machine.create(tmp_path / "n1", a_spec(mig=True))
+    gpu = machine.hardware.gpus[0]
+    device = DeviceRef(gpu.uuid, gpu.mig_instances[0].placement)
+    machine.write_hosted([hosted("train", AllocatedDevice(device, 500, 20000))])
+
+    reading = await SimulatedDriver(machine, FakeClock()).read()
+
+    used = [instance.memory_used_mib for instance in reading.instances.values()]
+    assert used == [10000, 0, 0]
+    assert reading.processes[gpu.uuid][0].sm_ratio is None
+
+
+async def test_energy_is_counted_from_power_and_time(tmp_path: Path) -> None:
+    machine, clock = a_machine(tmp_path), FakeClock()
+    driver = SimulatedDriver(machine, clock)
+    uuid = machine.hardware.gpus[0].uuid
+
+    await clock.advance(10.0)
+    first = (await driver.read()).samples[uuid]
+    await clock.advance(10.0)
+    second = (await driver.read()).samples[uuid]
+
+    assert first.power_w is not None
+    assert first.energy_j == pytest.approx(first.power_w * 10)
+    assert second.energy_j == pytest.approx(first.power_w * 20)
+
+
 async def test_a_machine_whose_files_are_malformed_is_unavailable(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
     (machine.directory / "containers.json").write_text("{")
@@ -161,6 +330,8 @@ async def test_a_machine_whose_files_are_malformed_is_unavailable(tmp_path: Path
         await SimulatedDriver(machine, FakeClock()).read()
     with pytest.raises(UnavailableError, match="malformed"):
         await SimulatedRuntime(machine).holders()
+    with pytest.raises(UnavailableError, match="malformed"):
+        await SimulatedProcessTable(machine).owners([1])
 
 
 def test_an_agent_refuses_the_machine_of_another_node(tmp_path: Path) -> None:
@@ -168,90 +339,6 @@ def test_an_agent_refuses_the_machine_of_another_node(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidRequestError, match="is n1, not n2"):
         open_machine(tmp_path / "n1", "n2")
-
-
-class OneList:
-    """An API that lists what there is and then says nothing more, or never answers at all."""
-
-    def __init__(self, *objects: dict[str, Any], answers: bool = True) -> None:
-        self._objects = objects
-        self._answers = answers
-
-    async def list(self, resource: Resource, selection: Selection) -> Listing:
-        if not self._answers:
-            raise UnavailableError("no connection")
-        return Listing(self._objects, "1")
-
-    async def watch(
-        self, resource: Resource, resource_version: str, selection: Selection, **times: float
-    ) -> AsyncIterator[WatchEvent]:
-        await asyncio.Event().wait()
-        yield WatchEvent(EventType.BOOKMARK, {})
-
-
-def a_pod(name: str = "train", node: str | None = "n1", phase: str = "Running") -> dict[str, Any]:
-    return {
-        "metadata": {"namespace": "team-a", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
-        "spec": {} if node is None else {"nodeName": node},
-        "status": {"phase": phase},
-    }
-
-
-A_NODE = {"metadata": {"name": "n1", "uid": "uid-n1", "resourceVersion": "1"}}
-
-
-@asynccontextmanager
-async def a_directory(nodes: OneList, pods: OneList, clock: FakeClock) -> AsyncIterator[InformedPods]:
-    informers = Informer(nodes, NODES, clock), Informer(pods, PODS, clock)  # type: ignore[arg-type]
-    tasks = [asyncio.create_task(informer.run()) for informer in informers]
-    await settle()
-    try:
-        yield InformedPods("n1", *informers)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_a_running_pod_of_this_node_is_identified() -> None:
-    async with a_directory(OneList(A_NODE), OneList(a_pod()), FakeClock()) as directory:
-        assert directory.unsynced_reason() == ""
-        assert directory.node_uid() == "uid-n1"
-        assert directory.uid_of("team-a", "train") == "uid-train"
-
-
-@pytest.mark.parametrize(
-    "pod",
-    [
-        a_pod(phase="Succeeded"),
-        a_pod(phase="Failed"),
-        a_pod(node="n2"),
-        a_pod(node=None),
-        a_pod("other"),
-    ],
-)
-async def test_a_pod_that_ended_or_is_elsewhere_is_not_identified(pod: dict[str, Any]) -> None:
-    async with a_directory(OneList(A_NODE), OneList(pod), FakeClock()) as directory:
-        assert directory.uid_of("team-a", "train") == ""
-
-
-async def test_nobody_is_known_before_nodes_and_pods_are_listed() -> None:
-    silent, speaking = OneList(answers=False), OneList(A_NODE)
-    for nodes, pods in ((silent, OneList(a_pod())), (speaking, silent)):
-        async with a_directory(nodes, pods, FakeClock()) as directory:
-            assert directory.unsynced_reason() == "pods are not listed yet"
-    async with a_directory(silent, silent, FakeClock()) as directory:
-        assert directory.node_uid() == ""
-
-
-async def test_an_api_that_fell_silent_makes_names_worthless() -> None:
-    clock = FakeClock()
-    async with a_directory(OneList(A_NODE), OneList(a_pod()), clock) as directory:
-        await clock.advance(MAX_SILENCE_S)
-        in_time = directory.unsynced_reason()
-        await clock.advance(1.0)
-
-        assert (in_time, directory.unsynced_reason()) == ("", "the Kubernetes API is silent")
 
 
 async def answer_within(kubelet: PodResourcesKubelet, timeout_s: float) -> tuple[PodDevices, ...]:

@@ -1,16 +1,31 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from gpuloom.codec.node import apply_node_delta
 from gpuloom.model.gpu import DeviceRef, GpuHealth
-from gpuloom.model.node import NodeMode
+from gpuloom.model.node import Delivery, HolderSource, NodeMode, PodRef
+from gpuloom.model.wiring import GpuWiring
 from gpuloom.runtime.clock import FakeClock, settle
+from services.node_agent.attribution.census import Census
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
+from services.node_agent.ports import PodDevices, ProcessOwner
 from services.node_agent.sampler import Owners, Sampler
-from tests.unit.node_agent.builders import FakeMachine, a_gpu, a_holder, a_reading, a_start, pod_devices
+from tests.unit.node_agent.builders import (
+    FakeMachine,
+    a_gpu,
+    a_holder,
+    a_process,
+    a_reading,
+    a_start,
+    pod_devices,
+    processes_on,
+)
+
+ONE = a_reading(a_gpu())
 
 
 class Bench:
@@ -22,7 +37,7 @@ class Bench:
         self.node = Node(a_start(mode), self.clock, max_age_s=10.0)
         metrics = AgentMetrics(self.registry)
         metrics.watch(self.node)
-        owners = Owners(machine, machine, machine)
+        owners = Owners(machine, machine, machine, Census(machine, machine))
         self.sampler = Sampler(self.node, machine, owners, self.clock, metrics)
         self.reader = self.node.state
         self._updates = self.node.feed.subscribe()
@@ -164,6 +179,134 @@ async def test_a_look_that_hangs_makes_the_state_stale_until_it_comes_back() -> 
     assert bench.node.stale_reason() is None
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_process_outside_any_pod_holds_its_gpu() -> None:
+    machine = FakeMachine(processes_on(ONE, a_process(7)), running={7: ProcessOwner("miner")})
+    bench = Bench(machine)
+
+    await bench.look()
+
+    (holder,) = bench.reader.holders
+    assert (holder.pod, holder.source, holder.pids) == (PodRef("", "", ""), HolderSource.PROCESS, (7,))
+    assert bench.registry.get_sample_value("gpuloom_node_agent_foreign_processes") == 1
+
+
+@pytest.mark.parametrize("mode", [NodeMode.NVIDIA, NodeMode.GPULOOM])
+async def test_a_pod_that_ended_holds_its_gpu_until_its_last_process_is_gone(mode: NodeMode) -> None:
+    machine = FakeMachine(
+        processes_on(ONE, a_process(7)),
+        kubelet_pods=(pod_devices("train", "GPU-a"),),
+        runtime_holders=(a_holder("train"),),
+        uids={"train": "uid-train"},
+        running={7: ProcessOwner("python3", "uid-train", "id-main")},
+    )
+    bench = Bench(machine, mode)
+    await bench.look()
+    given = bench.reader.holders
+
+    machine.kubelet_pods, machine.runtime_holders = (), ()
+    machine.uids, machine.over = {}, {"train": "uid-train"}
+    await bench.look()
+    left = bench.reader.holders
+    machine.reading, machine.running = processes_on(ONE), {}
+    await bench.look()
+
+    assert [holder.pod.uid for holder in given] == ["uid-train"]
+    assert [(holder.pod.uid, holder.source) for holder in left] == [("uid-train", HolderSource.PROCESS)]
+    assert bench.reader.holders == ()
+
+
+async def test_a_completed_job_that_an_old_kubelet_still_lists_holds_nothing() -> None:
+    machine = FakeMachine(
+        processes_on(ONE), kubelet_pods=(pod_devices("job", "GPU-a"),), over={"job": "uid-job"}
+    )
+    bench = Bench(machine)
+
+    await bench.look()
+
+    assert (bench.reader.holders, bench.reader.holders_unknown_reason) == ((), "")
+
+
+async def test_a_pod_replaced_while_the_kubelet_is_asked_is_not_taken_for_the_one_before() -> None:
+    class Replacing(FakeMachine):
+        async def pod_devices(self) -> tuple[PodDevices, ...]:
+            self.uids = {"train-0": "uid-new"}
+            return self.kubelet_pods
+
+    machine = Replacing(kubelet_pods=(pod_devices("train-0", "GPU-a"),), uids={"train-0": "uid-old"})
+    bench = Bench(machine)
+
+    await bench.look()
+    during = bench.reader.holders
+    await bench.look()
+
+    assert [holder.pod.uid for holder in during] == [""]
+    assert [holder.pod.uid for holder in bench.reader.holders] == ["uid-new"]
+
+
+async def test_a_host_that_can_not_be_seen_is_reported_and_hides_nothing_that_was_given() -> None:
+    machine = FakeMachine(
+        processes_on(ONE, a_process(7)),
+        kubelet_pods=(pod_devices("train", "GPU-a"),),
+        uids={"train": "uid-train"},
+        host_problem="set hostPID: true",
+    )
+    bench = Bench(machine)
+
+    await bench.look()
+
+    assert [holder.pod.uid for holder in bench.reader.holders] == ["uid-train"]
+    assert bench.reader.holders_unknown_reason == ""
+    assert bench.looks("processes") == 1
+
+
+async def test_a_driver_that_is_down_frees_no_gpu_on_which_a_process_was_seen() -> None:
+    machine = FakeMachine(processes_on(ONE, a_process(7)), running={7: ProcessOwner("miner")})
+    bench = Bench(machine)
+    await bench.look()
+    before = bench.reader.holders
+
+    machine.driver_problem = "the driver does not answer"
+    await bench.look()
+
+    assert bench.reader.holders == before != ()
+
+
+async def test_a_look_leaves_a_picture_with_everything_in_it() -> None:
+    machine = FakeMachine(
+        processes_on(ONE, a_process(7)),
+        uids={"train": "uid-train"},
+        running={7: ProcessOwner("python3", "uid-train", "id-main")},
+    )
+    bench = Bench(machine)
+    before = bench.node.picture
+
+    await bench.look()
+    picture = bench.node.picture
+    bench.node.deliver_by(Delivery.NONE)
+
+    assert before is None
+    assert picture is not None
+    assert picture.reading is machine.reading
+    assert [(each.name, str(each.pod), each.container) for each in picture.processes] == [
+        ("python3", "team-a/train", "main")
+    ]
+    assert bench.node.picture is not None
+    assert bench.node.picture.state is bench.node.state
+
+
+async def test_a_picture_of_a_driver_that_is_down_has_no_reading() -> None:
+    machine = FakeMachine(replace(ONE, wiring=(GpuWiring("GPU-a", 0),)))
+    bench = Bench(machine)
+    await bench.look()
+
+    machine.driver_problem = "down"
+    await bench.look()
+
+    assert bench.node.picture is not None
+    assert bench.node.picture.reading is None
+    assert bench.node.wiring == (GpuWiring("GPU-a", 0),)
 
 
 async def test_metrics_count_gpus_by_health_and_holders() -> None:

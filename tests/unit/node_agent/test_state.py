@@ -1,11 +1,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
-from gpuloom.model.node import HolderSource, NodeState, PodRef
+from gpuloom.model.gpu import Gpu, GpuHealth, GpuUsage
+from gpuloom.model.node import HolderSource, NodeState
 from services.node_agent.readings import DriverReading
-from services.node_agent.state import kubelet_holders, next_state
-from tests.unit.node_agent.builders import PAIR, a_gpu, a_holder, a_look, a_reading, a_start, pod_devices
+from services.node_agent.state import next_state
+from tests.unit.node_agent.builders import PAIR, a_gpu, a_holder, a_look, a_reading, a_start
 
 BOTH = a_reading(a_gpu("GPU-a", 0), a_gpu("GPU-b", 1))
 DOWN = "the driver does not answer"
@@ -91,26 +91,12 @@ def test_a_node_s_uid_is_kept_while_kubernetes_does_not_tell_it() -> None:
 
 
 def test_holders_come_in_one_order_however_they_were_listed() -> None:
-    holders = a_holder("b"), a_holder("a")
+    by_process = [a_holder("a", uuid, source=HolderSource.PROCESS) for uuid in ("GPU-b", "GPU-a")]
+    holders = (a_holder("b"), a_holder("a"), *by_process)
 
     assert next_state(a_start(), a_look(BOTH, holders=holders)) == next_state(
         a_start(), a_look(BOTH, holders=holders[::-1])
     )
-
-
-def test_a_pod_that_can_not_be_identified_holds_its_devices_anyway() -> None:
-    holders = kubelet_holders([pod_devices("known", "GPU-a"), pod_devices("strange", "GPU-b")], uid_of)
-
-    assert [holder.pod for holder in holders] == [
-        PodRef("team-a", "known", "uid-known"),
-        PodRef("team-a", "strange", ""),
-    ]
-    assert [holder.devices for holder in holders] == [(DeviceRef("GPU-a"),), (DeviceRef("GPU-b"),)]
-    assert {holder.source for holder in holders} == {HolderSource.KUBELET}
-
-
-def test_a_container_without_devices_holds_nothing() -> None:
-    assert kubelet_holders([pod_devices("known")], uid_of) == ()
 
 
 @st.composite
@@ -143,7 +129,3 @@ def assert_sound(state: NodeState, reading: DriverReading | None) -> None:
     assert sorted(uuids) == [usage.gpu_uuid for usage in state.usage]
     assert len(set(uuids)) == len(uuids)
     assert {gpu for gpu in state.gpus if gpu.health is GpuHealth.HEALTHY} == set(shown)
-
-
-def uid_of(namespace: str, name: str) -> str:
-    return "uid-known" if (namespace, name) == ("team-a", "known") else ""
