@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gpuloom.codec.allocation import encode_allocation
+from gpuloom.codec.allocation import decode_allocation, encode_allocation
 from gpuloom.errors import UnavailableError
 from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.kube.listing import Selection
@@ -30,6 +30,7 @@ from gpuloom.runtime.clock import SystemClock, deadline
 from services.node_agent.delivery.cdi_folders import CdiFolders
 from services.node_agent.delivery.connection import ConnectionParts, RuntimeConnection
 from services.node_agent.delivery.deliveries import Deliveries
+from services.node_agent.delivery.known_pods import UnknownPods
 from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
 from services.node_agent.delivery.verify import NodeFacts
@@ -45,6 +46,8 @@ KIND = "nvidia.com/gpu"
 MEMORY_MIB = 16_000
 ZERO, NULL = "GPU-zero", "GPU-null"
 SIDE = "side"
+NEEDS_US = "required-plugins.noderesource.dev/container.main"
+"""The runtime's own annotation for plugins without which a container must not be created."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,23 @@ async def test_a_container_gets_exactly_its_devices_and_its_neighbours_get_none(
 async def test_a_forged_allocation_keeps_the_container_from_starting_and_says_why(place: Place) -> None:
     async with a_plugin(place) as deliveries:
         await bind(place, "owner", an_allocation(ZERO, milli=600))
-        await wait_started(place.client, "owner", CLOCK)
+        owner = await wait_started(place.client, "owner", CLOCK)
         forged = {
-            "copied": (replace(an_allocation(NULL), pod_uid="another"), "names another pod"),
-            "elsewhere": (replace(an_allocation(NULL), node_uid="another"), "names another node"),
+            "copied": (
+                decode_allocation(annotations_of(owner)[ANNOTATION_ALLOCATION]),
+                "the allocation names another pod",
+            ),
+            "elsewhere": (
+                replace(an_allocation(NULL), node_uid="another"),
+                "the allocation names another node",
+            ),
             "unknown": (an_allocation("GPU-unknown"), "this node has no GPU GPU-unknown"),
-            "beyond": (an_allocation(ZERO, milli=500), "has 1000 milli, not 1100"),
+            "beyond": (an_allocation(ZERO, milli=500), f"GPU {ZERO} has 1000 milli, not 1100"),
         }
         for name, (allocation, _) in forged.items():
             await bind(place, name, allocation)
         for name, (_, reason) in forged.items():
-            assert reason in await refusal(place, name)
+            assert f"gpuloom: {reason}" in await refusal(place.client, name)
 
         assert [holder.pod.name for holder in await deliveries.holders()] == ["owner"]
         await place.client.delete(PODS, "owner", NAMESPACE)
@@ -123,7 +132,7 @@ async def test_what_runs_is_known_again_after_a_restart_and_without_us_nobody_ge
     async with a_plugin(place) as after:
         restored = await after.holders()
         await bind(place, "second", an_allocation(ZERO))
-        second = await refusal(place, "second")
+        second = await refusal(place.client, "second")
         await place.node.kill(Daemon.CONTAINERD)
         await wait_known(after)
         survived = await after.holders()
@@ -134,6 +143,24 @@ async def test_what_runs_is_known_again_after_a_restart_and_without_us_nobody_ge
     assert [devices_of(holder) for holder in known] == [{ZERO}]
     assert known == restored == survived
     assert "not 2000 beside pods default/owner" in second
+
+
+@pytest.mark.parametrize("place", [RuntimeLine.CONTAINERD_2], indirect=True)
+async def test_a_runtime_that_checks_for_us_starts_no_pod_that_needs_us_while_we_are_away(
+    place: Place,
+) -> None:
+    with (place.node.paths.home / "containerd.toml").open("a", encoding="utf-8") as configuration:
+        configuration.write('[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\n')
+    await place.node.kill(Daemon.CONTAINERD)
+    await bind(place, "plain", None)
+    await bind(place, "needy", an_allocation(ZERO), annotations={NEEDS_US: '["gpuloom"]'})
+    refused = await refusal(place.client, "needy")
+    plain = await wait_started(place.client, "plain", CLOCK)
+    async with a_plugin(place):
+        needy = await wait_started(place.client, "needy", CLOCK)
+
+        assert 'required plugin "gpuloom" not present' in refused
+        assert (await devices_in(place, needy), await devices_in(place, plain)) == (["gpu-zero"], [])
 
 
 async def test_a_container_that_ends_by_itself_frees_its_devices(place: Place) -> None:
@@ -183,7 +210,7 @@ async def a_plugin(place: Place) -> AsyncIterator[Deliveries]:
     )
     metrics, deliveries = DeliveryMetrics(CollectorRegistry()), Deliveries()
     facts = NodeFacts(place.node_uid, cards)
-    plugin = Plugin(DeliveryParts(lambda: facts, folders, KIND, metrics), deliveries)
+    plugin = Plugin(DeliveryParts(lambda: facts, UnknownPods(), folders, KIND, metrics), deliveries)
     parts = ConnectionParts(place.node.paths.nri_socket, CLOCK, metrics, lambda connected: None)
     running = asyncio.create_task(RuntimeConnection(parts, plugin, deliveries).run())
     try:
@@ -218,6 +245,7 @@ async def bind(
     allocation: Allocation | None,
     containers: tuple[str, ...] = ("main",),
     command: tuple[str, ...] = (),
+    annotations: Mapping[str, str] | None = None,
 ) -> None:
     """As the extender does it: one Binding that carries the allocation. A `command` runs once."""
     manifest = a_pod(name)
@@ -227,44 +255,43 @@ async def bind(
         main["command"] = list(command)
     manifest["spec"]["containers"] = [{**main, "name": container} for container in containers]
     pod = await place.client.create(PODS, manifest)
-    annotations = {}
+    carried = dict(annotations or {})
     if allocation is not None:
         told = replace(
             allocation,
             pod_uid=allocation.pod_uid or uid_of(pod),
             node_uid=allocation.node_uid or place.node_uid,
         )
-        annotations[ANNOTATION_ALLOCATION] = encode_allocation(told)
+        carried[ANNOTATION_ALLOCATION] = encode_allocation(told)
     binding = PodBinding(
-        NAMESPACE, name, place.node.name, uid_of(pod), resource_version_of(pod), annotations=annotations
+        NAMESPACE, name, place.node.name, uid_of(pod), resource_version_of(pod), annotations=carried
     )
     await place.client.bind(binding)
 
 
-async def refusal(place: Place, name: str) -> str:
-    """What the pod's status and its events say about why its container is not created."""
+async def refusal(client: KubeClient, name: str) -> str:
+    """What the pod's Event, as the API has it, says about why its container is not created."""
     async with deadline(CLOCK, 60.0):
         while True:
-            pod = await place.client.get(PODS, name, NAMESPACE)
+            pod = await client.get(PODS, name, NAMESPACE)
             assert not has_started(pod)
-            said = [
-                status["state"].get("waiting", {}).get("message", "")
-                for status in pod["status"].get("containerStatuses") or ()
-            ]
-            events = [event for event in await failed_events(place.client) if event["name"] == name]
-            if any("gpuloom:" in message for message in said) and events:
-                assert any("gpuloom:" in event["message"] for event in events)
-                return " ".join(said)
+            said = [event for event in await failures_of(client, name) if "gpuloom" in event]
+            if said:
+                return said[-1]
             await CLOCK.sleep(0.2)
 
 
-async def failed_events(client: KubeClient) -> list[dict[str, str]]:
+async def failures_of(client: KubeClient, name: str) -> list[str]:
     listing = await client.list(EVENTS, Selection(NAMESPACE))
     return [
-        {"name": event["involvedObject"]["name"], "message": event.get("message", "")}
+        event.get("message", "")
         for event in listing.items
-        if event.get("reason") == "Failed"
+        if event.get("reason") == "Failed" and event["involvedObject"]["name"] == name
     ]
+
+
+def annotations_of(pod: JsonObject) -> Mapping[str, str]:
+    return metadata_of(pod).get("annotations") or {}
 
 
 def second_first(pod: JsonObject) -> JsonObject:

@@ -10,9 +10,10 @@ from gpuloom.errors import NotAllowedError
 from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
-from gpuloom.kube.resources import LEASES, NODES, PODS, Resource
+from gpuloom.kube.resources import LEASES, NODES, PODS, RUNTIME_CLASSES, Resource
 from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, ANNOTATION_EPOCH
 from gpuloom.runtime.clock import SystemClock, deadline
+from services.node_agent.delivery.runtime_class import RuntimeClassReader
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.shared import SharedControlPlane
 
@@ -32,6 +33,7 @@ RESOURCES = (
     *("secrets", "configmaps", "serviceaccounts", "serviceaccounts/token", "events", "namespaces"),
     *("coordination.k8s.io:leases", "policy:poddisruptionbudgets", "apps:deployments"),
     *("rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings"),
+    "node.k8s.io:runtimeclasses",
 )
 
 EXPECTED: dict[str, set[Right]] = {
@@ -110,6 +112,28 @@ async def test_the_agent_reads_its_node_and_its_pods_and_writes_neither(
             await client.patch(NODES, "rbac-node", None, {"metadata": {"labels": {"seen": "no"}}})
         with pytest.raises(NotAllowedError):
             await client.patch(PODS, "p", NAMESPACE, {"metadata": {"annotations": {"a": "b"}}})
+
+
+async def test_the_agent_finds_nvidias_runtime_class_and_reads_no_other(
+    shared_control_plane: SharedControlPlane,
+) -> None:
+    async with (
+        shared_control_plane.client() as admin,
+        await as_account(shared_control_plane, "node-agent") as client,
+    ):
+        reader = RuntimeClassReader(client, "nvidia", CLOCK)
+        await reader.read_if_due()
+        before = reader.found
+        for name in ("nvidia", "other"):
+            await admin.create(RUNTIME_CLASSES, {"metadata": {"name": name}, "handler": "nvidia"})
+        later = RuntimeClassReader(client, "nvidia", CLOCK)
+        await later.read_if_due()
+
+        assert (before, later.found) == (False, True)
+        with pytest.raises(NotAllowedError):
+            await client.get(RUNTIME_CLASSES, "other")
+        for name in ("nvidia", "other"):
+            await admin.delete(RUNTIME_CLASSES, name)
 
 
 async def test_discovery_reads_nodes_and_no_pods(

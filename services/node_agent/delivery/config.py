@@ -11,6 +11,7 @@ from gpuloom.runtime.parsers import choice, comma_list, text
 class DeliveryWay(StrEnum):
     AUTO = "auto"
     NRI = "nri"
+    ENV = "env"
     OFF = "off"
 
 
@@ -24,8 +25,8 @@ class DeliveryConfig:
         "GPULOOM_AGENT_DELIVERY",
         default=DeliveryWay.AUTO,
         parse=choice(*DeliveryWay),
-        help="How containers get their devices in mode gpuloom: nri, off, "
-        "or auto (nri; for simulated GPUs by the simulated kubelet)",
+        help="How containers get their devices in mode gpuloom: nri, env, off, "
+        "or auto (nri, or env where there is no NRI; for simulated GPUs by the simulated kubelet)",
     )
     nri_socket: Path = setting(
         "GPULOOM_AGENT_NRI_SOCKET",
@@ -44,4 +45,10 @@ class DeliveryConfig:
         default="nvidia.com/gpu",
         parse=text,
         help="Kind under which CDI specs list GPUs and MIG instances by their UUIDs",
+    )
+    runtime_class: str = setting(
+        "GPULOOM_AGENT_RUNTIME_CLASS",
+        default="nvidia",
+        parse=text,
+        help="RuntimeClass of NVIDIA's runtime, by which pods get their devices under env",
     )

@@ -5,7 +5,7 @@ Decides nothing itself: `verify` says whether a container gets devices, `cdi_fol
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from google.protobuf.message import DecodeError, Message
@@ -19,6 +19,7 @@ from gpuloom.nri import nri_pb2 as pb
 from services.node_agent.delivery.adjustment import adjustment
 from services.node_agent.delivery.deliveries import Deliveries
 from services.node_agent.delivery.edits import Edits
+from services.node_agent.delivery.known_pods import PodSource
 from services.node_agent.delivery.metrics import DeliveryMetrics, Outcome
 from services.node_agent.delivery.verify import Asking, Delivered, NodeFacts, device_names, verify
 
@@ -46,9 +47,10 @@ class DeviceSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryParts:
-    """`facts` tells, at once and from memory, what the agent knows about its node."""
+    """`facts` and `pods` tell, at once and from memory, what the agent knows about its node."""
 
     facts: Callable[[], NodeFacts]
+    pods: PodSource
     devices: DeviceSource
     device_kind: str
     metrics: DeliveryMetrics
@@ -92,7 +94,8 @@ class Plugin:
         part = pb.SynchronizeRequest.FromString(payload)
         self._deliveries.take_part(part.pods, part.containers)
         if not part.more:
-            without = self._deliveries.complete()
+            elsewhere = {given.pod.uid for given in self._parts.pods.given_by_environment()}
+            without = [pod for pod in self._deliveries.complete() if pod.uid not in elsewhere]
             self._parts.metrics.without_devices.set(len(without))
             for pod in without:
                 fields = {"pod": str(pod), "pod_uid": pod.uid}
@@ -135,11 +138,19 @@ class Plugin:
         if self._deliveries.unknown_reason:
             raise NotAllowedError(self._deliveries.unknown_reason)
         facts = self._parts.facts()
-        allocation = verify(asking, facts, self._deliveries.all())
+        asking = replace(asking, gpu_container=self._parts.pods.asking_container(asking.pod.uid))
+        allocation = verify(asking, facts, self._held())
         if allocation is None:
             return None, Edits()
         names = device_names(allocation, facts.gpus)
         return allocation, self._parts.devices.edits(self._parts.device_kind, names)
+
+    def _held(self) -> tuple[Delivered, ...]:
+        """Who has devices, by us or by environment; a pod counts once."""
+        ours = self._deliveries.all()
+        uids = {given.pod.uid for given in ours}
+        others = (one for one in self._parts.pods.given_by_environment() if one.pod.uid not in uids)
+        return (*ours, *others)
 
     def _container_ended(self, payload: bytes) -> Message:
         self._deliveries.drop_container(pb.StopContainerRequest.FromString(payload).container.id)

@@ -17,11 +17,15 @@ from gpuloom.model.node import PodRef
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A container that is about to be created. `allocation` is its pod's annotation, if it has one."""
+    """A container that is about to be created. `allocation` is its pod's annotation, if it has one.
+
+    `gpu_container` is the one that asks for GPUs by the pod's spec; None while the spec is not known.
+    """
 
     pod: PodRef
     container: str
     allocation: str | None
+    gpu_container: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ def verify(asking: Asking, facts: NodeFacts, held: Iterable[Delivered]) -> Alloc
     if asking.allocation is None:
         return None
     allocation = _believed(asking, asking.allocation, facts)
+    _refuse_other_container(allocation, asking.gpu_container)
     if allocation.container != asking.container:
         return None
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
@@ -75,6 +80,14 @@ def _believed(asking: Asking, text: str, facts: NodeFacts) -> Allocation:
     if allocation.advisory:
         raise NotAllowedError("the allocation is advisory, and this node gives out its devices itself")
     return allocation
+
+
+def _refuse_other_container(allocation: Allocation, gpu_container: str | None) -> None:
+    """For every container of the pod: the one that asks would else start without its devices."""
+    if gpu_container is not None and allocation.container != gpu_container:
+        raise NotAllowedError(
+            f"the allocation is for container {allocation.container}, but {gpu_container} asks for GPUs"
+        )
 
 
 def _is_same_owner(entry: Delivered, asking: Asking) -> bool:

@@ -7,11 +7,15 @@ from gpuloom.model.node import Delivery, Holder, NodeMode
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
 from services.node_agent.delivery.cdi_folders import CdiFolders
+from services.node_agent.delivery.chooser import Chooser, ChooserParts, ChosenRuntime
 from services.node_agent.delivery.config import DeliveryConfig, DeliveryWay
 from services.node_agent.delivery.connection import ConnectionParts, RuntimeConnection
 from services.node_agent.delivery.deliveries import Deliveries
+from services.node_agent.delivery.known_pods import Cluster, KnownPods, PodSource, UnknownPods
 from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
+from services.node_agent.delivery.pod_specs import Seat
+from services.node_agent.delivery.runtime_class import RuntimeClassReader
 from services.node_agent.delivery.verify import NodeFacts
 from services.node_agent.node import Node
 from services.node_agent.ports import PodDirectory, Runtime
@@ -30,11 +34,17 @@ class Undelivered:
 
 
 async def start_delivery(
-    app: App, config: DeliveryConfig, node: Node, pods: PodDirectory, simulated: Runtime | None = None
+    app: App,
+    config: DeliveryConfig,
+    node: Node,
+    pods: PodDirectory,
+    simulated: Runtime | None = None,
+    cluster: Cluster | None = None,
 ) -> Runtime:
     """Deliver devices on this node from now on; the answer knows which containers have them.
 
-    `simulated` is the runtime of a simulated machine, whose simulated kubelet delivers by itself.
+    `simulated` is the runtime of a simulated machine, whose simulated kubelet delivers by itself. Without
+    `cluster`, containers are judged by their allocation alone, and nothing is delivered by environment.
     """
     if node.state.mode is not NodeMode.GPULOOM:
         return simulated or Undelivered("a device plugin of the kubelet gives out this node's devices")
@@ -43,26 +53,66 @@ async def start_delivery(
         return Undelivered("delivery of devices is switched off (GPULOOM_AGENT_DELIVERY)")
     if config.way is DeliveryWay.AUTO and simulated is not None:
         return simulated
-    return await _start_nri(app, config, node, pods)
+    return await _Start(app, config, node, pods, cluster).run()
 
 
-async def _start_nri(app: App, config: DeliveryConfig, node: Node, pods: PodDirectory) -> Runtime:
-    metrics, deliveries, folders = DeliveryMetrics(app.registry), Deliveries(), CdiFolders(config.cdi_folders)
+class _Start:
+    """The parts of delivery on one node, and the loops that keep them going."""
 
-    def facts() -> NodeFacts:
-        return NodeFacts(pods.node_uid() or node.state.node_uid, node.state.gpus)
+    def __init__(
+        self, app: App, config: DeliveryConfig, node: Node, pods: PodDirectory, cluster: Cluster | None
+    ) -> None:
+        self._app = app
+        self._config = config
+        self._node = node
+        self._directory = pods
+        self._cluster = cluster
+        self._metrics = DeliveryMetrics(app.registry)
+        self._deliveries = Deliveries()
 
-    def report(connected: bool) -> None:
-        node.deliver_by(Delivery.NRI if connected else Delivery.NONE)
+    async def run(self) -> Runtime:
+        pods, chooser = self._pods(), self._chooser()
+        name = self._node.state.node_name
+        if self._config.way is not DeliveryWay.ENV:
+            await self._start_plugin(pods, chooser)
+        if self._config.way is DeliveryWay.AUTO:
+            self._app.add_loop(f"delivery way {name}", chooser.run)
+        return ChosenRuntime(chooser, self._deliveries, pods)
 
-    plugin = Plugin(DeliveryParts(facts, folders, config.cdi_kind, metrics), deliveries)
-    parts = ConnectionParts(config.nri_socket, app.clock, metrics, report)
-    connection = RuntimeConnection(parts, plugin, deliveries)
-    report(False)
-    await asyncio.to_thread(folders.scan)
-    app.add_loop(f"cdi {node.state.node_name}", lambda: _keep_scanning(folders, app.clock))
-    app.add_loop(f"nri {node.state.node_name}", connection.run)
-    return deliveries
+    async def _start_plugin(self, pods: PodSource, chooser: Chooser) -> None:
+        config, clock, name = self._config, self._app.clock, self._node.state.node_name
+        folders = CdiFolders(config.cdi_folders)
+        parts = DeliveryParts(self._facts, pods, folders, config.cdi_kind, self._metrics)
+        plugin = Plugin(parts, self._deliveries)
+        runtime = ConnectionParts(config.nri_socket, clock, self._metrics, chooser.set_connected)
+        connection = RuntimeConnection(runtime, plugin, self._deliveries)
+        await asyncio.to_thread(folders.scan)
+        self._app.add_loop(f"cdi {name}", lambda: _keep_scanning(folders, clock))
+        self._app.add_loop(f"nri {name}", connection.run)
+
+    def _chooser(self) -> Chooser:
+        config, clock = self._config, self._app.clock
+        api = None if self._cluster is None else self._cluster.api
+        runtime_class = RuntimeClassReader(api, config.runtime_class, clock)
+        return Chooser(ChooserParts(config.way, config.nri_socket, clock, runtime_class, self._report))
+
+    def _pods(self) -> PodSource:
+        if self._cluster is None:
+            return UnknownPods()
+        return KnownPods(self._cluster.pods, self._seat, self._directory.unsynced_reason)
+
+    def _seat(self) -> Seat:
+        return Seat(self._node.state.node_name, self._node_uid(), self._config.runtime_class)
+
+    def _facts(self) -> NodeFacts:
+        return NodeFacts(self._node_uid(), self._node.state.gpus)
+
+    def _node_uid(self) -> str:
+        return self._directory.node_uid() or self._node.state.node_uid
+
+    def _report(self, delivery: Delivery) -> None:
+        self._metrics.set_way(delivery)
+        self._node.deliver_by(delivery)
 
 
 async def _keep_scanning(folders: CdiFolders, clock: Clock) -> None:

@@ -1,22 +1,32 @@
 """Allocations, cards and calls of a runtime, small and valid unless a test says otherwise."""
 
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from gpuloom.codec.allocation import encode_allocation
+from gpuloom.kube.informer import Informer
+from gpuloom.kube.listing import EventType, Listing, Selection, WatchEvent
+from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.resources import PODS, Resource
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import PodRef
-from gpuloom.names import ANNOTATION_ALLOCATION
+from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI
 from gpuloom.nri import nri_pb2 as pb
+from gpuloom.runtime.clock import FakeClock
 from services.node_agent.delivery.cdi_folders import CdiFolders
 from services.node_agent.delivery.deliveries import Deliveries
 from services.node_agent.delivery.edits import DeviceNode, Edits, NodeNumbers
+from services.node_agent.delivery.known_pods import KnownPods, PodSource, UnknownPods
 from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
+from services.node_agent.delivery.pod_specs import Seat
 from services.node_agent.delivery.verify import Asking, Delivered, NodeFacts
 
 NODE_UID = "uid-node"
@@ -47,9 +57,14 @@ def an_allocation(*devices: AllocatedDevice, pod: str = "train", **changes: Any)
     return replace(made, **changes)
 
 
-def asking(allocation: Allocation | str | None, pod: str = "train", container: str = "main") -> Asking:
+def asking(
+    allocation: Allocation | str | None,
+    pod: str = "train",
+    container: str = "main",
+    gpu_container: str | None = None,
+) -> Asking:
     text = encode_allocation(allocation) if isinstance(allocation, Allocation) else allocation
-    return Asking(PodRef("team-a", pod, f"uid-{pod}"), container, text)
+    return Asking(PodRef("team-a", pod, f"uid-{pod}"), container, text, gpu_container)
 
 
 def delivered(pod: str, *devices: AllocatedDevice) -> Delivered:
@@ -73,6 +88,67 @@ def a_container(pod: str = "train", name: str = "main", **changes: Any) -> pb.Co
     return pb.Container(id=f"{name}-of-{pod}", pod_sandbox_id=f"sandbox-{pod}", name=name, **changes)
 
 
+def a_pod(name: str = "train", allocation: Allocation | str | None = None, **changes: Any) -> JsonObject:
+    """As Kubernetes shows it: bound to n1, under NVIDIA's runtime class, its container `main` asks for a GPU.
+
+    `asking` says which of its containers ask, `runtime_class`, `node` and `phase` what else is different.
+    """
+    text = encode_allocation(allocation) if isinstance(allocation, Allocation) else allocation
+    annotations = {} if text is None else {ANNOTATION_ALLOCATION: text}
+    containers = [
+        {"name": one, "resources": {"limits": {RESOURCE_GPU_MILLI: "1000"}}}
+        for one in changes.get("asking", ("main",))
+    ]
+    return {
+        "metadata": {"namespace": "team-a", "name": name, "uid": f"uid-{name}", "annotations": annotations},
+        "spec": {
+            "nodeName": changes.get("node", "n1"),
+            "runtimeClassName": changes.get("runtime_class", "nvidia"),
+            "containers": [*containers, {"name": "side"}],
+        },
+        "status": {"phase": changes.get("phase", "Running")},
+    }
+
+
+class OnePage:
+    """An API that lists these objects and then is silent."""
+
+    def __init__(self, *objects: JsonObject) -> None:
+        self.objects = objects
+
+    async def list(self, resource: Resource, selection: Selection) -> Listing:
+        return Listing(self.objects, "100")
+
+    async def watch(
+        self,
+        resource: Resource,
+        resource_version: str,
+        selection: Selection,
+        *,
+        duration_s: float,
+        idle_timeout_s: float,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        await asyncio.Event().wait()
+        yield WatchEvent(EventType.BOOKMARK, {})
+
+
+@asynccontextmanager
+async def an_informer(*pods: JsonObject) -> AsyncIterator[Informer]:
+    """Has listed these pods."""
+    informer = Informer(OnePage(*pods), PODS, FakeClock())
+    running = asyncio.create_task(informer.run())
+    await informer.wait_synced()
+    try:
+        yield informer
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def known_pods(informer: Informer, unsynced: str = "", node_uid: str = NODE_UID) -> KnownPods:
+    return KnownPods(informer, lambda: Seat("n1", node_uid, "nvidia"), lambda: unsynced)
+
+
 class Cards:
     """Every GPU is one device node of its name."""
 
@@ -80,9 +156,12 @@ class Cards:
         return Edits(nodes=tuple(DeviceNode(f"/dev/{name}", "", NodeNumbers("c", 1, 3)) for name in names))
 
 
-def a_plugin(deliveries: Deliveries, devices: Cards | CdiFolders | None = None) -> Plugin:
+def a_plugin(
+    deliveries: Deliveries, devices: Cards | CdiFolders | None = None, pods: PodSource | None = None
+) -> Plugin:
     metrics = DeliveryMetrics(CollectorRegistry())
-    return Plugin(DeliveryParts(facts, devices or Cards(), "nvidia.com/gpu", metrics), deliveries)
+    parts = DeliveryParts(facts, pods or UnknownPods(), devices or Cards(), "nvidia.com/gpu", metrics)
+    return Plugin(parts, deliveries)
 
 
 async def held(deliveries: Deliveries) -> list[str]:

@@ -20,9 +20,12 @@ from tests.unit.node_agent.delivery.builders import (
     a_container,
     a_device,
     a_plugin,
+    a_pod,
     a_sandbox,
     an_allocation,
+    an_informer,
     held,
+    known_pods,
 )
 
 
@@ -77,6 +80,38 @@ async def test_other_containers_are_not_touched() -> None:
     assert create(plugin, "train", an_allocation(), name="side") == []
     assert create(plugin, "web", None) == []
     assert await held(deliveries) == []
+
+
+async def test_the_spec_says_which_container_gets_the_devices() -> None:
+    deliveries = Deliveries()
+    wrong = an_allocation(container="side")
+    async with an_informer(a_pod("train"), a_pod("none", asking=())) as informer:
+        plugin = a_plugin(deliveries, pods=known_pods(informer))
+        synchronize(plugin)
+
+        right = create(plugin, "train", an_allocation())
+        with pytest.raises(NotAllowedError, match="gpuloom: the allocation is for container side"):
+            create(plugin, "train", wrong, name="side")
+        with pytest.raises(NotAllowedError, match="gpuloom: 0 containers of the pod ask"):
+            create(plugin, "none", an_allocation(a_device("GPU-b"), pod="none"))
+        new = create(plugin, "new", an_allocation(a_device("GPU-b"), pod="new"))
+
+    assert (right, new) == (["/dev/GPU-a"], ["/dev/GPU-b"])
+    assert await held(deliveries) == ["train", "new"]
+
+
+async def test_what_pods_have_by_environment_is_not_given_again_and_counts_once() -> None:
+    half = a_device(milli=500)
+    by_env = a_pod("old", an_allocation(half, pod="old"))
+    async with an_informer(by_env, a_pod("train", an_allocation(half))) as informer:
+        plugin = a_plugin(Deliveries(), pods=known_pods(informer))
+        synchronize(plugin)
+
+        first = create(plugin, "train", an_allocation(half))
+        with pytest.raises(NotAllowedError, match="not 1500 beside pods team-a/old, team-a/train"):
+            create(plugin, "late", an_allocation(half, pod="late"))
+
+    assert first == ["/dev/GPU-a"]
 
 
 async def test_a_refused_container_holds_nothing() -> None:

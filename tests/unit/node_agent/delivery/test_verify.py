@@ -87,6 +87,19 @@ def test_a_lost_card_is_refused() -> None:
         verify(asking(an_allocation()), facts(lost), [])
 
 
+def test_the_container_must_be_the_one_that_asks_by_the_spec() -> None:
+    other = an_allocation(container="side")
+
+    known = verify(asking(an_allocation(), gpu_container="main"), facts(), [])
+    for container in ("main", "side", "init"):
+        with pytest.raises(NotAllowedError, match="for container side, but main asks for GPUs"):
+            verify(asking(other, container=container, gpu_container="main"), facts(), [])
+    unknown = verify(asking(other, container="side", gpu_container=None), facts(), [])
+
+    assert known == an_allocation()
+    assert unknown == other
+
+
 def test_shares_beyond_a_whole_card_are_refused() -> None:
     others = [delivered("one", a_device(milli=400)), delivered("two", a_device(milli=300))]
 

@@ -6,14 +6,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpuloom.errors import UnavailableError
-from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.node import Delivery, HolderSource, NodeMode
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.runtime.config import load_config
 from services.node_agent.delivery.config import DeliveryConfig
+from services.node_agent.delivery.known_pods import Cluster
 from services.node_agent.delivery.wiring import start_delivery
 from services.node_agent.node import Node
 from tests.unit.node_agent.builders import FakeMachine, a_holder, a_start
+from tests.unit.node_agent.delivery.builders import a_pod, an_allocation, an_informer
+from tests.unit.node_agent.delivery.test_chooser import Api
 
 
 def an_app() -> App:
@@ -51,9 +54,36 @@ async def test_a_real_node_delivers_nothing_until_the_runtime_is_connected(way: 
     runtime = await start_delivery(app, config(way), node, machine, machine if way == "nri" else None)
 
     assert node.state.delivery is Delivery.NONE
-    assert set(app.loops) == {"cdi n1", "nri n1"}
+    assert set(app.loops) - {"delivery way n1"} == {"cdi n1", "nri n1"}
+    assert ("delivery way n1" in app.loops) == (way == "auto")
     assert not node.looked_at
     with pytest.raises(UnavailableError, match="has not said yet what runs"):
+        await runtime.holders()
+
+
+async def test_by_environment_holders_are_pods_and_no_runtime_is_connected() -> None:
+    machine, node, app = FakeMachine(), a_node(), an_app()
+    pod = a_pod("train", an_allocation(node_uid=machine.node_uid()))
+    async with an_informer(pod) as informer:
+        cluster = Cluster(informer, Api())
+
+        runtime = await start_delivery(app, config("env"), node, machine, None, cluster)
+        holders = await runtime.holders()
+        machine.unsynced = "pods are not listed yet"
+        with pytest.raises(UnavailableError, match="not listed yet"):
+            await runtime.holders()
+
+    assert [(holder.pod.name, holder.source) for holder in holders] == [("train", HolderSource.ENVIRONMENT)]
+    assert (node.state.delivery, app.loops) == (Delivery.ENV, {})
+    assert app.registry.get_sample_value("gpuloom_node_agent_delivery_way", {"way": "env"}) == 1
+
+
+async def test_the_environment_without_word_of_pods_knows_nobody() -> None:
+    machine, node, app = FakeMachine(), a_node(), an_app()
+
+    runtime = await start_delivery(app, config("env"), node, machine)
+
+    with pytest.raises(UnavailableError, match="pods of this node are not known"):
         await runtime.holders()
 
 
