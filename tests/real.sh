@@ -63,16 +63,23 @@ else
   absent "NVML, through a compiled stand-in of the library" "no C compiler"
 fi
 
+if command -v apt-get >/dev/null || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
+  part "the exporter, scraped by a real Prometheus" "$bin/pytest" -q -m real tests/prometheus "$@"
+else
+  absent "the exporter, scraped by a real Prometheus" "no apt-get to fetch it with"
+fi
+
 cluster_programs() { # where the Kubernetes programs are, or nothing
   "$bin/python" -c 'import os; from tests.cluster.binaries import find_binaries; find_binaries(os.environ)' 2>/dev/null
 }
 
-on_nodes=(tests/cluster/nodes tests/cluster/test_real_nodes.py tests/cluster/test_delivery.py tests/cluster/test_delivery_chain.py)
+on_nodes=(tests/cluster/nodes tests/cluster/test_real_nodes.py tests/cluster/test_delivery.py
+  tests/cluster/test_delivery_chain.py tests/cluster/test_nvidia_mode.py)
 if cluster_programs || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
   part "contract suite on a real API server" "$bin/pytest" -q -m real tests/contract "$@"
   part "real control plane: accounts, configuration, end to end with kube-scheduler" \
     "$bin/pytest" -q -m real tests/cluster "${on_nodes[@]/#/--ignore=}" "$@"
-  part "real nodes: kubelet and containerd, delivery by NRI" "$bin/pytest" -q -m real "${on_nodes[@]}" "$@"
+  part "real nodes: kubelet and containerd, delivery by NRI, NVIDIA's device plugin" "$bin/pytest" -q -m real "${on_nodes[@]}" "$@"
 else
   absent "the tests on a real Kubernetes cluster" "no programs; run make kube-assets ARGS=--nodes, or set KUBE_ASSETS"
 fi

@@ -29,11 +29,15 @@ _KUBERNETES_VERSION_PACKAGE = "k8s.io/component-base/version"
 
 @dataclass(frozen=True)
 class Program:
-    """A program of one of the Go modules in this folder. `required` is the module that has its version."""
+    """A program of one of the Go modules in this folder. `required` is the module that has its version.
+
+    `with_c` is for one that is partly C, and needs a C compiler.
+    """
 
     module: str
     package: str
     required: str
+    with_c: bool = False
 
     def version(self) -> str:
         """As go.mod pins it, without the v."""
@@ -53,12 +57,20 @@ def _containerd(name: str) -> Program:
     return Program("containerd", f"{module}/cmd/{name}", module)
 
 
+def _nvidia(name: str) -> Program:
+    module = "github.com/NVIDIA/k8s-device-plugin"
+    return Program("nvidia", f"{module}/cmd/{name}", module, with_c=True)
+
+
+DEVICE_PLUGIN = "nvidia-device-plugin"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
-NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr")
+CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
+NODE = ("kubelet", *CONTAINERD, DEVICE_PLUGIN)
 PROGRAMS = {
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
     **{name: _kubernetes(name) for name in (*CONTROL_PLANE[1:], "kubelet")},
-    **{name: _containerd(name) for name in NODE[1:]},
+    **{name: _containerd(name) for name in CONTAINERD},
+    DEVICE_PLUGIN: _nvidia(DEVICE_PLUGIN),
 }
 
 
@@ -107,7 +119,12 @@ def _build(folder: Path, name: str, progress: str) -> bool:
         *("go", "build", "-mod=readonly", "-ldflags", _linker_flags(program)),
         *("-o", str(unfinished), program.package),
     )
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-buildvcs=false"}
+    environment = {
+        **os.environ,
+        "CGO_ENABLED": "1" if program.with_c else "0",
+        "GOWORK": "off",
+        "GOFLAGS": "-buildvcs=false",
+    }
     built = subprocess.run(command, cwd=HERE / program.module, env=environment, check=False)  # noqa: S603
     if built.returncode != 0:
         _tell(f"{name} could not be built (go ended with {built.returncode})")
@@ -120,6 +137,9 @@ def _build(folder: Path, name: str, progress: str) -> bool:
 
 def _linker_flags(program: Program) -> str:
     """Kubernetes programs only know their version if the linker tells them."""
+    if program.with_c:
+        # NVML's functions are looked up when they are called, in the library that is there by then.
+        return "-s -w -extldflags=-Wl,-z,lazy"
     if program.module != "kubernetes":
         return "-s -w"
     version = program.version()

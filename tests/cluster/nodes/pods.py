@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuloom.cli.scheduler_config import OWN_SCHEDULER
-from gpuloom.errors import UnavailableError
+from gpuloom.errors import NotFoundError, UnavailableError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import PODS
@@ -55,6 +55,14 @@ def a_pod(name: str, node: str = "", milli: int = 0) -> JsonObject:
     return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
+def a_pod_of_a_plugin(name: str, node: str, resource: str, count: int) -> JsonObject:
+    """A pod that sleeps on this node with devices of a device plugin, and no word of ours about them."""
+    pod = a_pod(name, node)
+    (container,) = pod["spec"]["containers"]
+    plugged = {**container, "env": [], "resources": {"limits": {resource: str(count)}}}
+    return {**pod, "spec": {**pod["spec"], "containers": [plugged]}}
+
+
 async def wait_started(client: KubeClient, name: str, clock: Clock) -> JsonObject:
     """The pod once its container runs. Raise UnavailableError, with what is known, if it does not."""
     pod: JsonObject = {}
@@ -66,6 +74,17 @@ async def wait_started(client: KubeClient, name: str, clock: Clock) -> JsonObjec
     except TimeoutError:
         raise UnavailableError(f"pod {name} does not start: {describe(pod)}") from None
     return pod
+
+
+async def wait_gone(client: KubeClient, name: str, clock: Clock) -> None:
+    """Until Kubernetes has no pod of that name. Raise TimeoutError if it stays."""
+    async with deadline(clock, START_TIMEOUT_S):
+        while True:
+            try:
+                await client.get(PODS, name, NAMESPACE)
+            except NotFoundError:
+                return
+            await clock.sleep(_POLL_S)
 
 
 async def wait_unschedulable(client: KubeClient, name: str, clock: Clock) -> str:

@@ -15,12 +15,10 @@ from typing import NoReturn
 import pytest
 
 from gpuloom.errors import NotFoundError, UnavailableError
-from tests.cluster.assets.build import cache_folder
+from tests.cluster.assets.build import CONTAINERD, DEVICE_PLUGIN, cache_folder
 from tests.cluster.binaries import REQUIRE_REAL, Binaries
 from tests.cluster.nodes.configuration import RuntimeLine
 from tests.cluster.nodes.packages import fetch_containerd, fetch_tools
-
-_CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ async def find_programs(binaries: Binaries, runtime: RuntimeLine, environ: Mappi
     tools = await asyncio.to_thread(fetch_tools, cache)
     if runtime is RuntimeLine.CONTAINERD_1_7:
         return NodePrograms(kubelet, await asyncio.to_thread(fetch_containerd, cache), tools)
-    for name in _CONTAINERD_PROGRAMS:
+    for name in CONTAINERD:
         binaries.path(name)
     return NodePrograms(kubelet, binaries.folder, tools)
 
@@ -64,6 +62,14 @@ async def require_programs(
         return await find_programs(binaries, runtime, environ)
     except (NotFoundError, UnavailableError) as error:
         _did_not_run(f"with {runtime}: {error}", environ)
+
+
+def require_device_plugin(binaries: Binaries, environ: Mapping[str, str] = os.environ) -> Path:
+    """As require_programs, for NVIDIA's device plugin."""
+    try:
+        return binaries.path(DEVICE_PLUGIN)
+    except NotFoundError as error:
+        _did_not_run(str(error), environ)
 
 
 def require_machine(environ: Mapping[str, str] = os.environ) -> None:

@@ -14,9 +14,9 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
@@ -95,6 +95,11 @@ class NodePaths:
         """/etc/cdi of the node."""
         return self.home / "cdi-static"
 
+    @property
+    def driver(self) -> Path:
+        """/proc/driver of the node; empty, as on a machine without a GPU, until a test says otherwise."""
+        return self.home / "driver"
+
     def mounts(self) -> dict[Path, str]:
         """What stands where in the node's mount namespace."""
         folders = {
@@ -103,6 +108,7 @@ class NodePaths:
             "nri": "/run/nri",
             "cdi": "/run/cdi",
             "cdi-static": "/etc/cdi",
+            "driver": "/proc/driver",
             "log/containers": "/var/log/containers",
         }
         settings = {f"sysctl/{name}": f"/proc/sys/{name}" for name in KERNEL_SETTINGS}
@@ -196,6 +202,14 @@ class RealNode:
         container = pod["spec"]["containers"][0]["name"]
         kubelet = KubeletApi(f"{HOST}:{self.ports.kubelet}", self._plane.admin_kubeconfig, self._clock)
         return await kubelet.execute(namespace, name, container, command)
+
+    async def start_program(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], ready: Probe
+    ) -> None:
+        """Run it inside the node as one of its daemons, until the node ends. Raise StartError if it can't."""
+        spec = self._spec(name, self._daemon(*command), ready)
+        told = {**spec.environment, **environment}
+        await self._running().start([[replace(spec, environment=told)]])
 
     async def load_image(self, archive: Path) -> None:
         await self.run_in("ctr", "--namespace", CONTAINERD_NAMESPACE, "images", "import", str(archive))
