@@ -125,6 +125,7 @@ def node_states(draw: st.DrawFn, name: str = "node-1", uids: tuple[str, ...] = (
         holders_unknown_reason=draw(TEXTS),
         usage=tuple(draw(usages(uuid)) for uuid in sorted(uuids)),
         spot=draw(st.none() | SPOT_NOTICES),
+        driver_problem=draw(TEXTS),
     )
 
 

@@ -122,12 +122,12 @@ def topology_to_proto(topology: Topology) -> pb.Topology:
 def usage_from_proto(message: pb.GpuUsage) -> GpuUsage:
     return GpuUsage(
         gpu_uuid=required(message.gpu_uuid, "GPU UUID of a reading"),
-        utilization_ratio=_number(message.utilization_ratio)
+        utilization_ratio=known_number(message.utilization_ratio)
         if message.HasField("utilization_ratio")
         else None,
         memory_used_mib=message.memory_used_mib if message.HasField("memory_used_mib") else None,
-        power_w=_number(message.power_w) if message.HasField("power_w") else None,
-        temperature_c=_number(message.temperature_c) if message.HasField("temperature_c") else None,
+        power_w=known_number(message.power_w) if message.HasField("power_w") else None,
+        temperature_c=known_number(message.temperature_c) if message.HasField("temperature_c") else None,
     )
 
 
@@ -248,7 +248,7 @@ def _memory_mib(amount: int, what: str) -> int:
     return amount
 
 
-def _number(reading: float) -> float | None:
+def known_number(reading: float) -> float | None:
     """A reading that is no number is not known; it is for display and closes nothing."""
     return reading if math.isfinite(reading) else None
 

@@ -4,6 +4,7 @@ from gpuloom.codec.device import (
     bounded,
     device_from_proto,
     device_to_proto,
+    known_number,
     pod_from_proto,
     pod_to_proto,
     required,
@@ -113,7 +114,7 @@ def _process_from_proto(message: pb.GpuProcess) -> GpuProcess:
         name=shortened(message.name),
         device=device_from_proto(message.device),
         memory_mib=message.memory_mib if message.HasField("memory_mib") else None,
-        sm_ratio=message.sm_ratio if message.HasField("sm_ratio") else None,
+        sm_ratio=known_number(message.sm_ratio) if message.HasField("sm_ratio") else None,
         pod=pod_from_proto(message.pod) if message.HasField("pod") else None,
         container=bounded(message.container, "container name"),
     )

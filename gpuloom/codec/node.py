@@ -51,6 +51,7 @@ def node_state_from_proto(message: pb.NodeState) -> NodeState:
             holders_unknown_reason=shortened(message.holders_unknown_reason),
             usage=tuple(usage_from_proto(usage) for usage in message.usage),
             spot=spot_from_proto(message.spot) if message.HasField("spot") else None,
+            driver_problem=shortened(message.driver_problem),
         )
     )
 
@@ -67,6 +68,7 @@ def node_state_to_proto(state: NodeState) -> pb.NodeState:
         holders_unknown_reason=state.holders_unknown_reason,
         usage=[usage_to_proto(usage) for usage in state.usage],
         spot=None if state.spot is None else spot_to_proto(state.spot),
+        driver_problem=state.driver_problem,
     )
 
 
@@ -91,6 +93,7 @@ def node_delta_to_proto(old: NodeState, new: NodeState) -> node_agent_pb2.NodeSt
                 delivery=_delivery_to_proto(new.delivery),
                 topology=None if new.topology is None else topology_to_proto(new.topology),
                 spot=None if new.spot is None else spot_to_proto(new.spot),
+                driver_problem=new.driver_problem,
             )
         )
     return delta if delta.ListFields() else None
@@ -122,6 +125,7 @@ def apply_node_delta(state: NodeState, delta: node_agent_pb2.NodeStateDelta) -> 
             delivery=_DELIVERY.get(identity.delivery, Delivery.UNKNOWN),
             topology=topology_from_proto(identity.topology) if identity.HasField("topology") else None,
             spot=spot_from_proto(identity.spot) if identity.HasField("spot") else None,
+            driver_problem=shortened(identity.driver_problem),
         )
     return _checked(state)
 
@@ -135,10 +139,13 @@ class _Identity:
     delivery: Delivery
     topology: object
     spot: object
+    driver_problem: str
 
 
 def _identity(state: NodeState) -> _Identity:
-    return _Identity(state.node_uid, state.mode, state.delivery, state.topology, state.spot)
+    return _Identity(
+        state.node_uid, state.mode, state.delivery, state.topology, state.spot, state.driver_problem
+    )
 
 
 def _checked(state: NodeState) -> NodeState:

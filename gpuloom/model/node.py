@@ -67,7 +67,7 @@ class NodeState:
     """Everything one agent says about its node.
 
     `holders_unknown_reason` is empty when `holders` is complete; else nothing may be concluded from
-    somebody's absence in it.
+    somebody's absence in it. `driver_problem` is empty when the GPUs can be read.
     """
 
     node_name: str
@@ -80,3 +80,4 @@ class NodeState:
     holders_unknown_reason: str = ""
     usage: tuple[GpuUsage, ...] = ()
     spot: SpotNotice | None = None
+    driver_problem: str = ""

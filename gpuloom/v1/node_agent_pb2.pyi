@@ -130,7 +130,7 @@ class NodeStateDelta(_message.Message):
 
     @_builtins.property
     def identity(self) -> Global___NodeIdentity:
-        """The new node UID, mode, delivery, topology and spot notice, if any of them changed."""
+        """The new node UID, mode, delivery, topology, spot notice and driver problem, if any of them changed."""
 
     @_builtins.property
     def removed_gpu_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -164,12 +164,15 @@ class NodeIdentity(_message.Message):
     DELIVERY_FIELD_NUMBER: _builtins.int
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     SPOT_FIELD_NUMBER: _builtins.int
+    DRIVER_PROBLEM_FIELD_NUMBER: _builtins.int
     node_uid: _builtins.str
     """Kubernetes node UID. Empty if not known."""
     mode: _types_pb2.NodeMode.ValueType
     """Who gives out this node's GPUs."""
     delivery: _types_pb2.Delivery.ValueType
     """How devices reach containers here."""
+    driver_problem: _builtins.str
+    """Why the GPUs can't be read now. Empty: they can."""
     @_builtins.property
     def topology(self) -> _types_pb2.Topology:
         """How the GPUs are linked. Absent if not known."""
@@ -186,10 +189,11 @@ class NodeIdentity(_message.Message):
         delivery: _types_pb2.Delivery.ValueType = ...,
         topology: _types_pb2.Topology | None = ...,
         spot: _types_pb2.SpotNotice | None = ...,
+        driver_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spot", b"spot", "topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "mode", b"mode", "node_uid", b"node_uid", "spot", b"spot", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "driver_problem", b"driver_problem", "mode", b"mode", "node_uid", b"node_uid", "spot", b"spot", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -672,6 +672,7 @@ class NodeState(_message.Message):
     HOLDERS_UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     SPOT_FIELD_NUMBER: _builtins.int
+    DRIVER_PROBLEM_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Kubernetes node name."""
     node_uid: _builtins.str
@@ -682,6 +683,8 @@ class NodeState(_message.Message):
     """How devices reach containers here."""
     holders_unknown_reason: _builtins.str
     """Why `holders` can't be believed now (e.g. the kubelet does not answer). Empty: they can."""
+    driver_problem: _builtins.str
+    """Why the GPUs can't be read now, for a person (e.g. no driver is loaded). Empty: they can."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]:
         """All GPUs the driver has shown since the agent started, by index; a lost one stays with health LOST."""
@@ -715,10 +718,11 @@ class NodeState(_message.Message):
         holders_unknown_reason: _builtins.str = ...,
         usage: _abc.Iterable[Global___GpuUsage] | None = ...,
         spot: Global___SpotNotice | None = ...,
+        driver_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spot", b"spot", "topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "gpus", b"gpus", "holders", b"holders", "holders_unknown_reason", b"holders_unknown_reason", "mode", b"mode", "node_name", b"node_name", "node_uid", b"node_uid", "spot", b"spot", "topology", b"topology", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "driver_problem", b"driver_problem", "gpus", b"gpus", "holders", b"holders", "holders_unknown_reason", b"holders_unknown_reason", "mode", b"mode", "node_name", b"node_name", "node_uid", b"node_uid", "spot", b"spot", "topology", b"topology", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

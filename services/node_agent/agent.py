@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.client import KubeClient
 from gpuloom.kube.informer import Informer
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.rpc.environment import RpcEnvironment
@@ -18,14 +19,20 @@ from services.node_agent.adapters.pod_index import PodIndex
 from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
 from services.node_agent.attribution.census import Census
 from services.node_agent.attribution.listing import ProcessLister
+from services.node_agent.config import Timing
 from services.node_agent.delivery.config import DeliveryConfig
+from services.node_agent.delivery.known_pods import Cluster
 from services.node_agent.delivery.wiring import start_delivery
+from services.node_agent.exporter.wiring import NodeExport
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.nvml.device_ids import device_of
 from services.node_agent.ports import GpuDriver, Kubelet, ProcessTable, Runtime
 from services.node_agent.sampler import Owners, Sampler
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
+from services.node_agent.spot.config import SpotConfig
+from services.node_agent.spot.metrics import SpotMetrics
+from services.node_agent.spot.wiring import start_spot
 from services.node_agent.state import first_state
 
 SERVICE = node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgentService"]
@@ -41,8 +48,11 @@ class Surroundings:
     app: App
     rpc: RpcEnvironment
     metrics: AgentMetrics
+    client: KubeClient
     nodes: Informer
     pods: PodIndex
+    export: NodeExport
+    spot_metrics: SpotMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +60,9 @@ class AgentOptions:
     grpc_host: str
     grpc_port: int
     reflection: bool
-    sample_interval_s: float
-    heartbeat_interval_s: float
+    timing: Timing
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
+    spot: SpotConfig = field(default_factory=SpotConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +101,22 @@ async def add_agent(around: Surroundings, machine: Machine, options: AgentOption
 async def add_agent_of(around: Surroundings, parts: Parts, options: AgentOptions) -> RpcServer:
     """Start an agent that sees its node through these parts; it runs until the process ends."""
     app, name = around.app, parts.node_name
-    max_age_s = _LATE_LOOKS * max(options.sample_interval_s, 1.0)
+    timing = options.timing
+    max_age_s = _LATE_LOOKS * max(timing.sample_interval_s, 1.0)
     node = Node(first_state(name, parts.mode, parts.delivery), app.clock, max_age_s)
     around.metrics.watch(node)
     pods = InformedPods(name, around.nodes, around.pods)
-    runtime = await start_delivery(app, options.delivery, node, pods, parts.runtime)
+    cluster = Cluster(around.pods.informer, around.client)
+    runtime = await start_delivery(app, options.delivery, node, pods, parts.runtime, cluster)
+    start_spot(app, options.spot, node, around.nodes, around.spot_metrics)
+    driver = around.export.show(node, parts.driver)
     census = Census(parts.processes, pods)
     owners = Owners(parts.kubelet, runtime, pods, census)
-    sampler = Sampler(node, parts.driver, owners, app.clock, around.metrics)
-    app.add_loop(f"sampler {name}", lambda: sampler.run(options.sample_interval_s))
+    sampler = Sampler(node, driver, owners, app.clock, around.metrics)
+    app.add_loop(f"sampler {name}", lambda: sampler.run(timing.sample_interval_s, timing.usage_interval_s))
     app.add_liveness(f"sampler {name}", node.stale_reason)
     app.add_readiness(f"first look at {name}", lambda: _not_looked(node))
-    lister = await app.enter(ProcessLister(parts.driver, census))
+    lister = await app.enter(ProcessLister(driver, census))
     return await _serve(around, node, lister, options)
 
 
@@ -110,7 +124,7 @@ async def _serve(around: Surroundings, node: Node, lister: ProcessLister, option
     server = RpcServer(
         around.rpc, options.grpc_host, options.grpc_port, ServerOptions(reflection=options.reflection)
     )
-    servicer = NodeAgentServer(node, lister, options.heartbeat_interval_s, around.metrics)
+    servicer = NodeAgentServer(node, lister, options.timing.heartbeat_interval_s, around.metrics)
     server.add(servicer, add_NodeAgentServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
     await around.app.enter(server)
     around.app.on_drain(f"grpc {node.state.node_name}", lambda: server.drain(grace_s=1.0))

@@ -23,8 +23,10 @@ from services.node_agent.agent import (
 )
 from services.node_agent.attribution.host_processes import HostProcesses
 from services.node_agent.config import AgentConfig, Driver
+from services.node_agent.exporter.wiring import start_exporter
 from services.node_agent.metrics import AgentMetrics
-from services.node_agent.nvml.driver import NvmlDriver
+from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
+from services.node_agent.spot.metrics import SpotMetrics
 
 # In mode gpuloom nothing is delivered until the container runtime has taken us as its plugin.
 _FIRST_DELIVERY = {NodeMode.NVIDIA: Delivery.DEVICE_PLUGIN, NodeMode.GPULOOM: Delivery.NONE}
@@ -37,14 +39,19 @@ async def build(app: App, config: AgentConfig) -> None:
     pods = Informer(client, PODS, app.clock, _only(f"spec.nodeName={config.node_name}"))
     app.add_loop("nodes", nodes.run)
     app.add_loop("pods", pods.run)
-    around = Surroundings(app, rpc, AgentMetrics(app.registry), nodes, PodIndex(pods))
+    simulated = config.driver is Driver.SIMULATED
+    around = Surroundings(
+        app=app,
+        rpc=rpc,
+        metrics=AgentMetrics(app.registry),
+        client=client,
+        nodes=nodes,
+        pods=PodIndex(pods),
+        export=await start_exporter(app, config.exporter, pods, simulated=simulated),
+        spot_metrics=SpotMetrics(app.registry),
+    )
     options = AgentOptions(
-        config.grpc_host,
-        config.grpc_port,
-        config.reflection,
-        config.sample_interval_s,
-        config.heartbeat_interval_s,
-        config.delivery,
+        config.grpc_host, config.grpc_port, config.reflection, config.timing, config.delivery, config.spot
     )
     if config.driver is Driver.NVML:
         await add_agent_of(around, await _nvml_parts(app, config), options)
@@ -57,7 +64,8 @@ async def build(app: App, config: AgentConfig) -> None:
 async def _nvml_parts(app: App, config: AgentConfig) -> Parts:
     if config.mode is None:
         raise InvalidRequestError("the node's mode is not set")
-    driver = await app.enter(NvmlDriver(load_catalog(), app.clock))
+    options = NvmlOptions(state_dir=config.state_dir)
+    driver = await app.enter(NvmlDriver(load_catalog(), app.clock, options))
     kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, driver.device_of_id))
     processes = HostProcesses(config.proc_dir)
     return Parts(config.node_name, config.mode, _FIRST_DELIVERY[config.mode], driver, kubelet, processes)

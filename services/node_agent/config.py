@@ -12,6 +12,8 @@ from gpuloom.runtime.config import REQUIRED, group, setting
 from gpuloom.runtime.parsers import boolean, choice, port, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.node_agent.delivery.config import DeliveryConfig
+from services.node_agent.exporter.config import ExporterConfig
+from services.node_agent.spot.config import SpotConfig
 
 
 class Driver(StrEnum):
@@ -24,6 +26,28 @@ KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 def _path(raw: str) -> Path:
     return Path(text(raw))
+
+
+@dataclass(frozen=True)
+class Timing:
+    sample_interval_s: float = setting(
+        "GPULOOM_AGENT_SAMPLE_INTERVAL",
+        default=1.0,
+        parse=seconds,
+        help="How often the node is looked at",
+    )
+    usage_interval_s: float = setting(
+        "GPULOOM_AGENT_USAGE_INTERVAL",
+        default=10.0,
+        parse=seconds,
+        help="How often readers of the state are told what GPUs do; Prometheus is shown every look",
+    )
+    heartbeat_interval_s: float = setting(
+        "GPULOOM_AGENT_HEARTBEAT_INTERVAL",
+        default=5.0,
+        parse=seconds,
+        help="How long a stream may be silent; keep it well below the reader's TTL of 30s",
+    )
 
 
 @dataclass(frozen=True)
@@ -61,24 +85,22 @@ class AgentConfig:
         parse=_path,
         help="Directory of the simulated machine, which also says in which mode the node is",
     )
-    sample_interval_s: float = setting(
-        "GPULOOM_AGENT_SAMPLE_INTERVAL",
-        default=1.0,
-        parse=seconds,
-        help="How often the node is looked at",
+    state_dir: Path | None = setting(
+        "GPULOOM_AGENT_STATE_DIR",
+        default=None,
+        parse=_path,
+        help="Folder of the host where known GPUs and their open faults outlive the agent; used by driver "
+        "nvml; without it they are forgotten at every restart",
     )
-    heartbeat_interval_s: float = setting(
-        "GPULOOM_AGENT_HEARTBEAT_INTERVAL",
-        default=5.0,
-        parse=seconds,
-        help="How long a stream may be silent; keep it well below the reader's TTL of 30s",
-    )
+    timing: Timing = group(Timing)
     grpc_host: str = grpc_host_setting()
     grpc_port: int = setting("GPULOOM_GRPC_PORT", default=50052, parse=port, help="Port to serve gRPC on")
     reflection: bool = setting(
         "GPULOOM_GRPC_REFLECTION", default=False, parse=boolean, help="Serve gRPC reflection"
     )
     delivery: DeliveryConfig = group(DeliveryConfig)
+    exporter: ExporterConfig = group(ExporterConfig)
+    spot: SpotConfig = group(SpotConfig)
     tls: TlsConfig = group(TlsConfig)
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)

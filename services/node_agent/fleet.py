@@ -18,12 +18,17 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.settings import TlsConfig
 from gpuloom.runtime.app import App
 from gpuloom.runtime.config import REQUIRED, group, setting
-from gpuloom.runtime.parsers import comma_list, existing_file, seconds, text
+from gpuloom.runtime.parsers import comma_list, existing_file, text
 from gpuloom.runtime.service import run_service
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.node_agent.adapters.pod_index import PodIndex
 from services.node_agent.agent import AgentOptions, Surroundings, add_agent, open_machine
+from services.node_agent.config import Timing
+from services.node_agent.exporter.config import ExporterConfig
+from services.node_agent.exporter.wiring import start_exporter
 from services.node_agent.metrics import AgentMetrics
+from services.node_agent.spot.config import SpotConfig
+from services.node_agent.spot.metrics import SpotMetrics
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,9 @@ class FleetConfig:
         parse=existing_file,
         help="JSON object of node names and the host:port of their agents",
     )
-    sample_interval_s: float = setting(
-        "GPULOOM_AGENT_SAMPLE_INTERVAL", default=1.0, parse=seconds, help="How often a node is looked at"
-    )
-    heartbeat_interval_s: float = setting(
-        "GPULOOM_AGENT_HEARTBEAT_INTERVAL", default=5.0, parse=seconds, help="How long a stream may be silent"
-    )
+    timing: Timing = group(Timing)
+    exporter: ExporterConfig = group(ExporterConfig)
+    spot: SpotConfig = group(SpotConfig)
     tls: TlsConfig = group(TlsConfig)
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
@@ -64,15 +66,22 @@ async def build(app: App, config: FleetConfig) -> None:
     nodes, pods = Informer(client, NODES, app.clock), Informer(client, PODS, app.clock)
     app.add_loop("nodes", nodes.run)
     app.add_loop("pods", pods.run)
-    around = Surroundings(app, rpc, AgentMetrics(app.registry), nodes, PodIndex(pods))
+    around = Surroundings(
+        app=app,
+        rpc=rpc,
+        metrics=AgentMetrics(app.registry),
+        client=client,
+        nodes=nodes,
+        pods=PodIndex(pods),
+        export=await start_exporter(app, config.exporter, pods, simulated=True),
+        spot_metrics=SpotMetrics(app.registry),
+    )
     addresses = read_agents_file(config.agents_file)
     for name in config.nodes:
         address = addresses.get(name)
         if address is None:
             raise InvalidRequestError(f"{config.agents_file} has no address for node {name}")
-        options = AgentOptions(
-            address.host, address.port, False, config.sample_interval_s, config.heartbeat_interval_s
-        )
+        options = AgentOptions(address.host, address.port, False, config.timing, spot=config.spot)
         await add_agent(around, open_machine(config.machines_dir / name, name), options)
 
 

@@ -65,11 +65,12 @@ class NamedPod:
 
     `uid` is empty while it is not certain that the kubelet means this one: a pod of the same name was here
     before, and the kubelet has not said yet that it took this one in. `over`: it has ended, and its kubelet
-    says that none of its containers runs.
+    says that none of its containers runs. `runs`: its kubelet says that some container runs.
     """
 
     uid: str
     over: bool = False
+    runs: bool = False
 
 
 PodNames = Mapping[tuple[str, str], NamedPod]

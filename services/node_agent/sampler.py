@@ -6,10 +6,16 @@ A part that does not answer is reported as not known; it never stops the others,
 import logging
 
 from gpuloom.errors import GpuloomError
-from gpuloom.model.node import Holder, NodeMode
+from gpuloom.model.node import Holder, NodeMode, NodeState
 from gpuloom.runtime.clock import Clock
 from services.node_agent.attribution.census import Census
-from services.node_agent.attribution.holders import Listing, kubelet_holders, process_holders
+from services.node_agent.attribution.holders import (
+    Listing,
+    kubelet_holders,
+    process_holders,
+    unlisted_holders,
+)
+from services.node_agent.attribution.ownership import OwnedProcess
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, Runtime
@@ -31,12 +37,15 @@ class Owners:
         self._pods = pods
         self._census = census
 
-    async def observe(self, mode: NodeMode, driver: DriverReading | None, driver_problem: str) -> Observation:
+    async def observe(
+        self, state: NodeState, driver: DriverReading | None, driver_problem: str
+    ) -> Observation:
+        """`state` is the node as it was known until now."""
         # Processes are looked up last: of a container that ends meanwhile they are then gone, while the other
         # way round they would seem to compute on what nobody gave them.
-        listed, holders_problem = await self._listed(mode)
+        listed, holders_problem = await self._listed(state.mode)
         count = await self._census.take(driver)
-        given = kubelet_holders(listed, count.all) if isinstance(listed, Listing) else listed
+        given = self._given(listed, count.all, state.holders)
         return Observation(
             node_uid=self._pods.node_uid(),
             driver=driver,
@@ -46,6 +55,14 @@ class Owners:
             processes=count.shown,
             processes_problem=count.problem,
         )
+
+    @staticmethod
+    def _given(
+        listed: Listing | tuple[Holder, ...], processes: tuple[OwnedProcess, ...], known: tuple[Holder, ...]
+    ) -> tuple[Holder, ...]:
+        if not isinstance(listed, Listing):
+            return listed
+        return kubelet_holders(listed, processes) + unlisted_holders(listed, known)
 
     async def _listed(self, mode: NodeMode) -> tuple[Listing | tuple[Holder, ...], str]:
         """What was given, and why it can't be believed, if so."""
@@ -73,16 +90,21 @@ class Sampler:
         self._metrics = metrics
         self._problems: dict[str, str] = {}
 
-    async def run(self, interval_s: float) -> None:
+    async def run(self, interval_s: float, usage_interval_s: float) -> None:
+        """Look every `interval_s`; readers are told what GPUs do every `usage_interval_s` only."""
+        usage_due_s = self._clock.monotonic()
         while True:
-            await self.look()
+            due = self._clock.monotonic() >= usage_due_s
+            if due:
+                usage_due_s = self._clock.monotonic() + usage_interval_s
+            await self.look(with_usage=due)
             await self._clock.sleep(interval_s)
 
-    async def look(self) -> None:
+    async def look(self, *, with_usage: bool = True) -> None:
         started_s = self._clock.monotonic()
         driver, driver_problem = await self._read_driver()
-        seen = await self._owners.observe(self._node.state.mode, driver, driver_problem)
-        self._node.move_to(next_state(self._node.state, seen), driver, seen.processes)
+        seen = await self._owners.observe(self._node.state, driver, driver_problem)
+        self._node.move_to(next_state(self._node.state, seen, with_usage), driver, seen.processes)
         self._metrics.look_duration.observe(self._clock.monotonic() - started_s)
         self._report(seen)
 

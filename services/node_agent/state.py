@@ -34,16 +34,18 @@ def first_state(node_name: str, mode: NodeMode, delivery: Delivery) -> NodeState
     return NodeState(node_name, "", mode, delivery, holders_unknown_reason="the agent has just started")
 
 
-def next_state(before: NodeState, seen: Observation) -> NodeState:
+def next_state(before: NodeState, seen: Observation, with_usage: bool = True) -> NodeState:
+    """`with_usage` False: readings that are there already stay, because nobody needs them at every look."""
     gpus = _gpus(before, seen)
     return replace(
         before,
         node_uid=seen.node_uid or before.node_uid,
         gpus=gpus,
-        usage=_usage(gpus, seen.driver),
+        usage=_usage(gpus, seen.driver, () if with_usage else before.usage),
         topology=_topology(before, seen.driver),
         holders=before.holders if seen.holders_problem else tuple(sorted(seen.holders, key=_holder_order)),
         holders_unknown_reason=seen.holders_problem,
+        driver_problem=seen.driver_problem,
     )
 
 
@@ -64,9 +66,14 @@ def _gpus(before: NodeState, seen: Observation) -> tuple[Gpu, ...]:
     return tuple(sorted([*shown.values(), *kept], key=lambda gpu: gpu.index))
 
 
-def _usage(gpus: tuple[Gpu, ...], driver: DriverReading | None) -> tuple[GpuUsage, ...]:
+def _usage(
+    gpus: tuple[Gpu, ...], driver: DriverReading | None, kept: tuple[GpuUsage, ...]
+) -> tuple[GpuUsage, ...]:
     """One reading per GPU, all unknown where the driver gives none: an old reading is not a new one."""
     shown = {usage.gpu_uuid: usage for usage in driver.usage} if driver is not None else {}
+    for usage in kept:
+        if usage.gpu_uuid in shown and usage != GpuUsage(usage.gpu_uuid):
+            shown[usage.gpu_uuid] = usage
     return tuple(shown.get(uuid, GpuUsage(uuid)) for uuid in sorted(gpu.uuid for gpu in gpus))
 
 

@@ -20,6 +20,7 @@ from gpuloom.kubelet.podresources_pb2 import (
 from gpuloom.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.names import RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
+from services.node_agent.attribution.ownership import device_order
 from services.node_agent.ports import PodDevices
 
 _TIMEOUT_S = 5.0
@@ -81,14 +82,14 @@ def devices_by_pod(answer: ListPodResourcesResponse, device_of_id: DeviceOfId) -
 
 
 def _devices_of(container: ContainerResources, device_of_id: DeviceOfId) -> tuple[DeviceRef, ...]:
-    """Each once: several replicas of one GPU are that GPU."""
-    devices = (
+    """Each once: several replicas of one GPU are that GPU. In an order of our own: a kubelet has none."""
+    devices = {
         device_of_id(device_id)
         for given in container.devices
         if _is_gpu(given.resource_name)
         for device_id in given.device_ids
-    )
-    return tuple(dict.fromkeys(devices))
+    }
+    return tuple(sorted(devices, key=device_order))
 
 
 def _is_gpu(resource_name: str) -> bool:

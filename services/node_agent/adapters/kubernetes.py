@@ -121,7 +121,7 @@ def _named(indexed: IndexedPod) -> NamedPod:
         return NamedPod("")
     # Others may call a pod failed while its containers run on, so the kubelet's word on them counts, too.
     runs = any("running" in _dict(status.get("state")) for status in _container_statuses(pod))
-    return NamedPod(uid_of(pod), over=_has_ended(pod) and not runs)
+    return NamedPod(uid_of(pod), over=_has_ended(pod) and not runs, runs=runs)
 
 
 def _has_ended(pod: JsonObject) -> bool:

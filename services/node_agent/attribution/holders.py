@@ -48,6 +48,27 @@ def kubelet_holders(listing: Listing, processes: Iterable[OwnedProcess]) -> tupl
     return tuple(holders)
 
 
+def unlisted_holders(listing: Listing, known: Iterable[Holder]) -> tuple[Holder, ...]:
+    """Who held devices a moment ago, runs on, and is missing in the list.
+
+    A kubelet that has just started answers for a while without the pods that it has not looked at yet. What
+    it gave them stays theirs for as long as they run.
+    """
+    listed = {(entry.namespace, entry.name) for entry in listing.pods}
+    return tuple(
+        holder
+        for holder in known
+        if holder.source is HolderSource.KUBELET
+        and (holder.pod.namespace, holder.pod.name) not in listed
+        and _runs_on(holder.pod, listing)
+    )
+
+
+def _runs_on(pod: PodRef, listing: Listing) -> bool:
+    named = listing.after.get((pod.namespace, pod.name))
+    return named is not None and named.runs and bool(pod.uid) and named.uid == pod.uid
+
+
 def process_holders(processes: Iterable[OwnedProcess], given: Iterable[Holder]) -> tuple[Holder, ...]:
     """One for each pod and device on which it computes without having been given it.
 

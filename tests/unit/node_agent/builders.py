@@ -60,7 +60,7 @@ class FakeMachine:
     """Driver, kubelet, runtime, host and pod directory in one; a part with a problem does not answer.
 
     `uids` are those of the pods of namespace team-a that have not ended, by name, `over` those of pods that
-    have; `gone` is what is still known of pods by UID.
+    have; `gone` is what is still known of pods by UID. `containers_run` are names of pods that surely run.
     """
 
     reading: DriverReading = field(default_factory=lambda: a_reading(a_gpu()))
@@ -76,6 +76,7 @@ class FakeMachine:
     running: dict[int, ProcessOwner] = field(default_factory=dict)
     host_problem: str = ""
     unanswered: dict[str, str] = field(default_factory=dict)
+    containers_run: set[str] = field(default_factory=set)
 
     async def read(self) -> DriverReading:
         _answer_or_not(self.driver_problem)
@@ -104,7 +105,10 @@ class FakeMachine:
         return "" if self.unsynced else "uid-n1"
 
     def names(self) -> PodNames:
-        alive = {("team-a", name): NamedPod(uid) for name, uid in self.uids.items()}
+        alive = {
+            ("team-a", name): NamedPod(uid, runs=name in self.containers_run)
+            for name, uid in self.uids.items()
+        }
         return alive | {("team-a", name): NamedPod(uid, over=True) for name, uid in self.over.items()}
 
     def pod_of(self, uid: str) -> PodRef | None:

@@ -132,7 +132,21 @@ async def test_replicas_and_slices_are_the_devices_behind_them_each_once(tmp_pat
     ):
         (found,) = await kubelet.pod_devices()
 
-    assert found.devices == (DeviceRef(whole_gpu.uuid), DeviceRef(cut.uuid, MigPlacement(0, "3g.20gb")))
+    assert set(found.devices) == {DeviceRef(whole_gpu.uuid), DeviceRef(cut.uuid, MigPlacement(0, "3g.20gb"))}
+    assert len(found.devices) == 2
+
+
+async def test_whatever_order_the_kubelet_lists_devices_in_they_come_in_one(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+    answers = []
+    for ids in (["GPU-b", "GPU-a"], ["GPU-a", "GPU-b"]):
+        async with (
+            a_kubelet(socket, Lister(a_pod_with("train", **{"nvidia.com/gpu": ids}))),
+            PodResourcesKubelet(socket) as kubelet,
+        ):
+            answers += await kubelet.pod_devices()
+
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(

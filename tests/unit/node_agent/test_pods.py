@@ -124,7 +124,7 @@ async def test_a_pod_is_over_when_it_ended_and_none_of_its_containers_runs(phase
     async with a_directory(done, claimed) as directory:
         assert directory.pods.names() == {
             NAME: NamedPod("uid-train", over=True),
-            ("team-a", "evicted"): NamedPod("uid-evicted"),
+            ("team-a", "evicted"): NamedPod("uid-evicted", runs=True),
         }
         assert directory.pods.pod_of("uid-train") == PodRef(*NAME, "uid-train")
         assert not directory.pods.is_alive("uid-train")
@@ -192,7 +192,7 @@ async def test_a_static_pod_is_its_mirror_by_hash_and_by_uid() -> None:
         pods = directory.pods
 
         assert pods.pod_of(HASH) == pods.pod_of("mirror") == PodRef(*NAME, "mirror")
-        assert pods.names() == {NAME: NamedPod("mirror")}
+        assert pods.names() == {NAME: NamedPod("mirror", runs=True)}
         assert pods.container_of(HASH, "abc") == pods.container_of("mirror", "abc") == "main"
         assert pods.is_alive(HASH)
 

@@ -94,6 +94,35 @@ async def test_on_an_nvidia_node_the_kubelet_says_who_holds_devices() -> None:
     assert (holder.pod.uid, holder.devices) == ("uid-train", (DeviceRef("GPU-a"),))
 
 
+async def test_a_kubelet_that_has_just_started_takes_nothing_from_pods_that_run() -> None:
+    machine = FakeMachine(
+        kubelet_pods=(pod_devices("train", "GPU-a"), pod_devices("ended", "GPU-b")),
+        uids={"train": "uid-train", "ended": "uid-ended"},
+        containers_run={"train"},
+    )
+    bench = Bench(machine, NodeMode.NVIDIA)
+    await bench.look()
+    machine.kubelet_pods = ()
+
+    await bench.look()
+
+    assert [holder.pod.name for holder in bench.reader.holders] == ["train"]
+
+
+async def test_readers_are_told_of_usage_less_often_than_the_node_is_looked_at() -> None:
+    machine = FakeMachine(reading=a_reading(a_gpu(), utilization=0.1))
+    bench = Bench(machine)
+    await bench.look()
+    machine.reading = a_reading(a_gpu(), utilization=0.9)
+
+    await bench.sampler.look(with_usage=False)
+    between = bench.node.state.usage
+    await bench.sampler.look(with_usage=True)
+
+    assert [each.utilization_ratio for each in between] == [0.1]
+    assert [each.utilization_ratio for each in bench.node.state.usage] == [0.9]
+
+
 async def test_on_a_gpuloom_node_the_runtime_says_who_holds_devices() -> None:
     machine = FakeMachine(kubelet_problem="no kubelet", runtime_holders=(a_holder("train"),))
     bench = Bench(machine, NodeMode.GPULOOM)
@@ -143,7 +172,7 @@ async def test_holders_that_are_not_known_do_not_hide_the_gpus(
 async def test_the_loop_looks_again_and_again_and_survives_every_part() -> None:
     machine = FakeMachine(driver_problem="down", kubelet_problem="down")
     bench = Bench(machine)
-    task = asyncio.create_task(bench.sampler.run(1.0))
+    task = asyncio.create_task(bench.sampler.run(1.0, 10.0))
 
     await bench.clock.advance(5.0)
     machine.driver_problem = machine.kubelet_problem = ""
@@ -166,7 +195,7 @@ async def test_a_look_that_hangs_makes_the_state_stale_until_it_comes_back() -> 
             return ()
 
     bench = Bench(HangingMachine(), NodeMode.GPULOOM)
-    task = asyncio.create_task(bench.sampler.run(1.0))
+    task = asyncio.create_task(bench.sampler.run(1.0, 10.0))
 
     await bench.clock.advance(10.0)
     in_time = bench.node.stale_reason()
