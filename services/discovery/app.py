@@ -1,135 +1,97 @@
 """Puts discovery together."""
 
-import logging
 import os
-from collections.abc import Mapping
-from pathlib import Path
 
-from gpuloom.clients.agents import parse_agents, read_agents_body
-from gpuloom.errors import InvalidRequestError
-from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient
-from gpuloom.kube.informer import Informer
-from gpuloom.kube.objects import JsonObject, metadata_of
-from gpuloom.kube.resources import NODES
+from gpuloom.kube.informer import Informer, InformerOptions
+from gpuloom.kube.listing import Selection
+from gpuloom.kube.resources import NODES, PODS
+from gpuloom.model.node import NodeState
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer, ServerOptions
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
-from gpuloom.runtime.parsers import Address
-from gpuloom.v1 import discovery_pb2
-from gpuloom.v1.discovery_pb2_grpc import add_DiscoveryServiceServicer_to_server
 from services.discovery.adapters.agents import GrpcAgents
-from services.discovery.adapters.kubernetes import cluster_node, internal_address
+from services.discovery.adapters.informers import (
+    finding_agents_by_node,
+    finding_agents_by_pod,
+    observing_nodes,
+    observing_pods,
+)
+from services.discovery.adapters.kubernetes import PlaceLabels, trimmed_node
+from services.discovery.adapters.pods import trimming
+from services.discovery.agents import AgentPods, AgentsFile, AgentSource, WantedAgents
 from services.discovery.cluster import ClusterModel
 from services.discovery.config import DiscoveryConfig
-from services.discovery.followers import Followers, FollowerSettings
+from services.discovery.followers import CONNECT_S, Followers, FollowerSettings
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
-from services.discovery.server import ALLOWED_CALLERS, DiscoveryServer
+from services.discovery.server import ALLOWED_CALLERS, SERVICE, DiscoveryServer, add_to_server
+from services.discovery.writer.wiring import WriterParts, start_writer
 
-SERVICE = discovery_pb2.DESCRIPTOR.services_by_name["DiscoveryService"]
+__all__ = ["SERVICE", "build"]
 
-_log = logging.getLogger(__name__)
+_BOUND = Selection(field_selector="spec.nodeName!=")
 
 
 async def build(app: App, config: DiscoveryConfig) -> None:
     rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
     metrics = DiscoveryMetrics(app.registry)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
-    nodes = Informer(client, NODES, app.clock)
-    model = ReadModel(ClusterModel(config.agent_ttl_s), lambda: nodes.synced, app.clock, metrics)
-    settings = FollowerSettings(config.concurrent_connects, silence_s=config.agent_ttl_s / 2)
-    followers = Followers(GrpcAgents(rpc), model.hear, app.clock, settings)
-    wanted = WantedAgents(model, followers)
-    nodes.on_change(lambda change: _observe(model, change))
-    app.add_loop("nodes", nodes.run)
-    app.add_loop("agents", followers.run)
-    if config.agents_file is not None:
-        file = AgentsFile(config.agents_file, wanted, app.clock)
-        file.read()
-        app.add_loop("agents file", file.run)
-    else:
-        nodes.on_change(lambda change: _want(wanted, change, config.agent_port))
+    sources = Sources(client, app.clock, config)
+    cluster = ClusterModel(config.agent_ttl_s, config.lag_grace_s)
+    sources.nodes.on_change(
+        observing_nodes(cluster, PlaceLabels(config.rack_label, config.nvlink_domain_label))
+    )
+    sources.pods.on_change(observing_pods(cluster))
+    app.add_loop("nodes", sources.nodes.run)
+    app.add_loop("pods", sources.pods.run)
+    followers = _followers(app, config, rpc, cluster)
+    _find_agents(app, config, sources, WantedAgents(cluster, followers, app.clock))
+    model = ReadModel(cluster, sources.synced, app.clock, metrics, config.usage_interval_s)
+    writer = start_writer(app, config.writer, WriterParts(client, sources.nodes, cluster))
+    if writer is not None:
+        model.on_publish(writer.observe)
     app.add_loop("publish", lambda: model.run(config.publish_interval_s))
     app.add_readiness("synced", lambda: model.unsynced_reason() or None)
     server = RpcServer(rpc, config.grpc_host, config.grpc_port, ServerOptions(reflection=config.reflection))
     servicer = DiscoveryServer(model, config.heartbeat_interval_s, metrics)
-    server.add(servicer, add_DiscoveryServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
+    server.add(servicer, add_to_server, SERVICE, ALLOWED_CALLERS)
     await app.enter(server)
     app.on_drain("grpc", lambda: server.drain(grace_s=2.0))
 
 
-class WantedAgents:
-    """The agents that should be there; both the model and the followers learn of every change."""
+class Sources:
+    """What is followed in Kubernetes."""
 
-    def __init__(self, model: ReadModel, followers: Followers) -> None:
-        self._model = model
-        self._followers = followers
-        self._addresses: dict[str, Address] = {}
+    def __init__(self, client: KubeClient, clock: Clock, config: DiscoveryConfig) -> None:
+        self.nodes = Informer(client, NODES, clock, InformerOptions(transform=trimmed_node))
+        options = InformerOptions(selection=_BOUND, transform=trimming(config.agent_labels))
+        self.pods = Informer(client, PODS, clock, options)
 
-    def set_all(self, addresses: Mapping[str, Address]) -> None:
-        for name in self._addresses.keys() - addresses.keys():
-            self.forget(name)
-        for name, address in addresses.items():
-            self.set(name, address)
-
-    def set(self, name: str, address: Address) -> None:
-        if self._addresses.get(name) == address:
-            return
-        self._addresses[name] = address
-        self._model.expect_agent(name)
-        self._followers.follow(name, address)
-
-    def forget(self, name: str) -> None:
-        if self._addresses.pop(name, None) is not None:
-            self._model.forget_agent(name)
-            self._followers.forget(name)
+    def synced(self) -> bool:
+        return self.nodes.synced and self.pods.synced
 
 
-class AgentsFile:
-    """Agents from a file, read again when it was replaced; a broken file keeps what was read before."""
+def _followers(app: App, config: DiscoveryConfig, rpc: RpcEnvironment, cluster: ClusterModel) -> Followers:
+    def hear(name: str, state: NodeState | None) -> None:
+        cluster.hear(name, app.clock.monotonic(), state)
 
-    interval_s = 2.0
-
-    def __init__(self, path: Path, wanted: WantedAgents, clock: Clock) -> None:
-        self._path = path
-        self._wanted = wanted
-        self._clock = clock
-        self._body = b""
-
-    def read(self) -> None:
-        """Raise InvalidRequestError if the file can't be used."""
-        body = read_agents_body(self._path)
-        if body != self._body:
-            self._wanted.set_all(parse_agents(body, str(self._path)))
-            self._body = body
-
-    async def run(self) -> None:
-        while True:
-            await self._clock.sleep(self.interval_s)
-            try:
-                self.read()
-            except InvalidRequestError as error:
-                _log.warning("agents file not used", extra={"reason": str(error)})
+    silence_s = config.agent_ttl_s / 2
+    settings = FollowerSettings(config.concurrent_connects, silence_s, min(CONNECT_S, silence_s))
+    followers = Followers(GrpcAgents(rpc), hear, app.clock, settings)
+    app.add_loop("agents", followers.run)
+    return followers
 
 
-def _observe(model: ReadModel, change: Change) -> None:
-    if change.new is not None:
-        model.observe_node(cluster_node(change.new))
-    elif change.old is not None:
-        model.forget_node(str(metadata_of(change.old).get("name", "")))
-
-
-def _want(wanted: WantedAgents, change: Change, port: int) -> None:
-    """An agent is where a node offers GPUs."""
-    host = "" if change.new is None else _agent_host(change.new)
-    if host:
-        wanted.set(change.key[1], Address(host, port))
-    else:
-        wanted.forget(change.key[1])
-
-
-def _agent_host(node: JsonObject) -> str:
-    facts = cluster_node(node)
-    return internal_address(node) if facts.offers_nvidia or facts.offers_gpuloom else ""
+def _find_agents(app: App, config: DiscoveryConfig, sources: Sources, wanted: WantedAgents) -> None:
+    match config.agent_source:
+        case AgentSource.FILE if config.agents_file is not None:
+            file = AgentsFile(config.agents_file, wanted, app.clock)
+            file.read()
+            app.add_loop("agents file", file.run)
+        case AgentSource.NODES:
+            sources.nodes.on_change(finding_agents_by_node(wanted, config.agent_port))
+        case _:
+            found = AgentPods(wanted, config.agent_port)
+            sources.pods.on_change(finding_agents_by_pod(found, config.agent_namespace, config.agent_labels))

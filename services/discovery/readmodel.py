@@ -1,18 +1,21 @@
-"""Keeps the model, and tells readers of its changes a few times a second.
+"""Publishes the model's changes a few times a second, and says when this replica may be read.
 
-Readers that only place pods get a feed of their own, in which usage, which changes all the time, is left out.
+What goes into the model is put there by those who learn of it: informers and followers of agents.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
-from gpuloom.model.node import NodeState
 from gpuloom.model.snapshot import NodeFacts
-from gpuloom.rpc.streams import VersionedFeed
 from gpuloom.runtime.clock import Clock
-from services.discovery.cluster import Changes, ClusterModel, ClusterNode
+from services.discovery.cluster import Changes, ClusterModel
+from services.discovery.feed import ClusterFeed
+from services.discovery.findings import MISMATCHES, Cause
 from services.discovery.metrics import DiscoveryMetrics
+
+USAGE_INTERVAL_S = 5.0
+_LOGGED_DETAILS = 8
 
 _log = logging.getLogger(__name__)
 
@@ -21,33 +24,20 @@ class ReadModel:
     def __init__(
         self,
         model: ClusterModel,
-        nodes_synced: Callable[[], bool],
+        listed: Callable[[], bool],
         clock: Clock,
         metrics: DiscoveryMetrics,
+        usage_interval_s: float = USAGE_INTERVAL_S,
     ) -> None:
-        self.with_usage: VersionedFeed[Changes] = VersionedFeed(clock)
-        self.without_usage: VersionedFeed[Changes] = VersionedFeed(clock)
+        """`listed`: whether Kubernetes has told what there is. Changes of usage alone go out less often."""
+        self.feed = ClusterFeed(clock, usage_interval_s, metrics)
         self._model = model
-        self._nodes_synced = nodes_synced
+        self._listed = listed
         self._clock = clock
         self._metrics = metrics
-        self._bare: dict[str, NodeFacts] = {}
+        self._handlers: list[Callable[[Changes], None]] = []
         self._was_synced = False
-
-    def hear(self, node_name: str, state: NodeState | None) -> None:
-        self._model.hear(node_name, self._clock.monotonic(), state)
-
-    def observe_node(self, node: ClusterNode) -> None:
-        self._model.observe_node(node)
-
-    def forget_node(self, name: str) -> None:
-        self._model.forget_node(name)
-
-    def expect_agent(self, name: str) -> None:
-        self._model.expect_agent(name, self._clock.monotonic())
-
-    def forget_agent(self, name: str) -> None:
-        self._model.forget_agent(name)
+        self._watch(metrics)
 
     def unsynced_reason(self) -> str:
         """Why readers must wait; empty once and for all when everybody who was there has been heard.
@@ -56,14 +46,18 @@ class ReadModel:
         """
         if self._was_synced:
             return ""
-        if not self._nodes_synced():
-            return "nodes are not listed yet"
+        if not self._listed():
+            return "nodes and pods are not listed yet"
         reason = self._model.unsynced_reason(self._clock.monotonic())
         self._was_synced = not reason
         return reason
 
+    def on_publish(self, handler: Callable[[Changes], None]) -> None:
+        """Hear what every publication brought, after readers were told."""
+        self._handlers.append(handler)
+
     def facts(self) -> tuple[NodeFacts, ...]:
-        """What has been published, so it is the state that both feeds' versions stand for."""
+        """The newest of every node, by name. What readers have may lack the latest usage."""
         return tuple(self._model.facts())
 
     async def run(self, interval_s: float) -> None:
@@ -72,37 +66,53 @@ class ReadModel:
             await self._clock.sleep(interval_s)
 
     def publish(self) -> None:
+        """Tell readers what changed, and the usage that was held back if it is time."""
         now_s = self._clock.monotonic()
         self._model.check_silence(now_s)
         changes = self._model.changes(now_s)
-        heard, expected = self._model.agent_counts(now_s)
-        self._metrics.agents_heard.set(heard)
-        self._metrics.agents_expected.set(expected)
-        if not changes:
+        for facts in changes.facts:
+            self._report(facts)
+        for change in changes.distrust:
+            if change.appeared and change.finding.cause in MISMATCHES:
+                self._metrics.mismatches.labels(change.finding.cause).inc()
+        before = self.feed.number
+        self.feed.publish(changes)
+        self._metrics.changes.inc(self.feed.number - before)
+        for handler in self._handlers:
+            handler(changes)
+
+    def _report(self, facts: NodeFacts) -> None:
+        """One line when what may be used of a node becomes another."""
+        before = self.feed.facts_of(facts.state.node_uid)
+        if before is not None and _distrust(before) == _distrust(facts):
             return
-        self._report(changes)
-        self.with_usage.publish(changes)
-        essential = self._essential(changes)
-        if essential:
-            self.without_usage.publish(essential)
+        fields = {
+            "node": facts.state.node_name,
+            "reasons": list(facts.untrusted_reasons),
+            "closed_gpus": [gpu.gpu_uuid for gpu in facts.closed_gpus],
+            "details": list(facts.details[:_LOGGED_DETAILS]),
+        }
+        _log.info("trust changed" if any(_distrust(facts)) else "node trusted", extra=fields)
 
-    def _essential(self, changes: Changes) -> Changes:
-        """The changes without those that are of usage alone."""
-        for uid in changes.removed_node_uids:
-            self._bare.pop(uid, None)
-        changed = []
-        for facts in changes.facts:
-            bare = replace(facts, state=replace(facts.state, usage=()))
-            if self._bare.get(bare.state.node_uid) != bare:
-                self._bare[bare.state.node_uid] = bare
-                changed.append(bare)
-        return Changes(tuple(changed), changes.removed_node_uids)
+    def _watch(self, metrics: DiscoveryMetrics) -> None:
+        """What can be counted is counted when Prometheus asks."""
+        metrics.agents_heard.set_function(lambda: self._agent_counts()[0])
+        metrics.agents_expected.set_function(lambda: self._agent_counts()[1])
+        metrics.nodes.set_function(lambda: len(self.feed.node_uids()))
+        metrics.untrusted_nodes.set_function(lambda: sum(not facts.trusted for facts in self.feed.facts()))
+        metrics.closed_gpus.set_function(
+            lambda: sum(len(facts.closed_gpus) for facts in self.feed.facts() if facts.trusted),
+        )
+        for cause in Cause:
+            metrics.distrust.labels(cause).set_function(partial(self._distrust_count, cause))
+        metrics.version.set_function(lambda: self.feed.number)
 
-    def _report(self, changes: Changes) -> None:
-        for facts in changes.facts:
-            before = self._bare.get(facts.state.node_uid)
-            if before is None or before.untrusted_reasons != facts.untrusted_reasons:
-                fields = {"node": facts.state.node_name, "reasons": list(facts.untrusted_reasons)}
-                _log.info("trust changed" if facts.untrusted_reasons else "node trusted", extra=fields)
-        self._metrics.untrusted_nodes.set(sum(not facts.trusted for facts in self._model.facts()))
-        self._metrics.changes.inc(len(changes.facts) + len(changes.removed_node_uids))
+    def _agent_counts(self) -> tuple[int, int]:
+        return self._model.agent_counts(self._clock.monotonic())
+
+    def _distrust_count(self, cause: Cause) -> int:
+        return self._model.distrust_counts()[cause]
+
+
+def _distrust(facts: NodeFacts) -> tuple[object, object]:
+    return facts.untrusted_reasons, facts.closed_gpus

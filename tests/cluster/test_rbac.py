@@ -5,14 +5,24 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from gpuloom.errors import NotAllowedError
 from gpuloom.kube.client import KubeClient, PodBinding
+from gpuloom.kube.informer import Informer
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
-from gpuloom.kube.resources import LEASES, NODES, PODS, RUNTIME_CLASSES, Resource
+from gpuloom.kube.resources import EVENTS, LEASES, NODES, PODS, RUNTIME_CLASSES, Resource
+from gpuloom.model.gpu import Gpu, GpuHealth
+from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, ANNOTATION_EPOCH
 from gpuloom.runtime.clock import SystemClock, deadline
+from services.discovery.adapters.informers import observing_nodes
+from services.discovery.adapters.kubernetes import DEFAULT_LABELS
+from services.discovery.cluster import ClusterModel
+from services.discovery.writer.config import WriterConfig
+from services.discovery.writer.metrics import WriterMetrics
+from services.discovery.writer.wiring import Writer, WriterParts
 from services.node_agent.delivery.runtime_class import RuntimeClassReader
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.shared import SharedControlPlane
@@ -38,7 +48,10 @@ RESOURCES = (
 
 EXPECTED: dict[str, set[Right]] = {
     "node-agent": {(verb, resource) for verb in ("list", "watch") for resource in ("nodes", "pods")},
-    "discovery": {("list", "nodes"), ("watch", "nodes")},
+    "discovery": {
+        *((verb, resource) for verb in ("list", "watch") for resource in ("nodes", "pods")),
+        ("patch", "nodes/status"),
+    },
     "scheduler-extender": {
         *((verb, "pods") for verb in ("get", "list", "watch", "patch")),
         *((verb, "nodes") for verb in ("list", "watch", "patch")),
@@ -136,13 +149,57 @@ async def test_the_agent_finds_nvidias_runtime_class_and_reads_no_other(
             await admin.delete(RUNTIME_CLASSES, name)
 
 
-async def test_discovery_reads_nodes_and_no_pods(
+async def test_discoverys_writer_works_with_its_account_and_reaches_no_further(
     shared_control_plane: SharedControlPlane, pod: JsonObject
 ) -> None:
-    async with await as_account(shared_control_plane, "discovery") as client:
-        assert (await client.list(NODES)).items
+    async with (
+        shared_control_plane.client() as admin,
+        await as_account(shared_control_plane, "discovery") as client,
+    ):
+        nodes, model = Informer(client, NODES, CLOCK), ClusterModel(ttl_s=30.0)
+        nodes.on_change(observing_nodes(model, DEFAULT_LABELS))
+        writer = Writer(
+            WriterParts(client, nodes, model), WriterConfig(), CLOCK, WriterMetrics(CollectorRegistry())
+        )
+        async with asyncio.TaskGroup() as group, deadline(CLOCK, 30.0):
+            tasks = [group.create_task(nodes.run()), group.create_task(writer.run())]
+            await nodes.wait_synced()
+            uid = uid_of(await admin.get(NODES, "rbac-node"))
+            model.expect_agent("rbac-node", CLOCK.monotonic())
+            model.hear("rbac-node", CLOCK.monotonic(), an_agents_state("rbac-node", uid))
+            writer.observe(model.changes(CLOCK.monotonic()))
+            node = await written(admin, "rbac-node")
+            while not (events := await events_about(admin, "rbac-node")):
+                await CLOCK.sleep(0.2)
+            for task in tasks:
+                task.cancel()
+
+        assert node["metadata"]["labels"]["gpuloom.dev/mode"] == "gpuloom"
+        assert node["status"]["allocatable"]["gpuloom.dev/gpu-milli"] == "1k"
+        assert {event["reason"] for event in events} == {"TwoAuthorities"}
         with pytest.raises(NotAllowedError):
-            await client.list(PODS)
+            await client.patch(NODES, "rbac-node", None, {"spec": {"unschedulable": True}})
+        with pytest.raises(NotAllowedError):
+            await client.patch(PODS, "p", NAMESPACE, {"metadata": {"annotations": {"a": "b"}}})
+        with pytest.raises(NotAllowedError):
+            await client.get(LEASES, "kube-scheduler", "kube-system")
+
+
+def an_agents_state(name: str, uid: str) -> NodeState:
+    """An agent that gives out GPUs itself, where the node offers those of a device plugin, too."""
+    gpu = Gpu("GPU-a", 0, "A100-SXM4-40GB", "ampere", 40_960, GpuHealth.HEALTHY)
+    return NodeState(name, uid, NodeMode.GPULOOM, Delivery.NRI, (gpu,))
+
+
+async def written(admin: KubeClient, name: str) -> JsonObject:
+    while "gpuloom.dev/mode" not in (node := await admin.get(NODES, name))["metadata"].get("labels", {}):
+        await CLOCK.sleep(0.2)
+    return node
+
+
+async def events_about(admin: KubeClient, name: str) -> list[JsonObject]:
+    listing = await admin.list(EVENTS, Selection(field_selector=f"involvedObject.name={name}"))
+    return [event for event in listing.items if event["source"]["component"] == "gpuloom-discovery"]
 
 
 async def test_the_extender_stamps_binds_and_wakes_but_deletes_nothing(

@@ -1,52 +1,154 @@
 """Nodes as discovery needs them, from Kubernetes' JSON."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from gpuloom.codec.facts import MAX_TAINTS
 from gpuloom.errors import InvalidRequestError
-from gpuloom.kube.objects import JsonObject, metadata_of
-from gpuloom.kube.parse import quantity_value
+from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
+from gpuloom.kube.parse import quantity_milli, quantity_value
 from gpuloom.model.node import NodeMode
+from gpuloom.model.snapshot import NodePlace, Taint
 from gpuloom.names import (
     LABEL_MODE,
     RESOURCE_GPU_MILLI,
     RESOURCE_NVIDIA_GPU,
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
-from services.discovery.cluster import ClusterNode
+from services.discovery.nodes import ClusterNode
 
+# GPU Feature Discovery says with it which nodes' GPUs are wired into one NVLink domain.
+NVLINK_DOMAIN_LABEL = "nvidia.com/gpu.clique"
+# Kubernetes names no label for racks. This one continues its own for region and zone.
+RACK_LABEL = "topology.kubernetes.io/rack"
+
+_GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
+_REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
+_ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+_INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _MODES = {mode.value: mode for mode in (NodeMode.NVIDIA, NodeMode.GPULOOM)}
 
+_SPOT, _ON_DEMAND, _RESERVED = "spot", "on-demand", "reserved"
+_PAID = {_SPOT: _SPOT, _ON_DEMAND: _ON_DEMAND, _RESERVED: _RESERVED}
+# Ours first, then Karpenter's, then each cloud's own; the first that says something known decides.
+_CAPACITY_LABELS: tuple[tuple[str, Mapping[str, str]], ...] = (
+    ("gpu-autoscaler.io/capacity-type", _PAID),
+    ("karpenter.sh/capacity-type", _PAID),
+    (
+        "eks.amazonaws.com/capacityType",
+        {"SPOT": _SPOT, "ON_DEMAND": _ON_DEMAND, "CAPACITY_BLOCK": _RESERVED},
+    ),
+    ("cloud.google.com/gke-spot", {"true": _SPOT}),
+    ("cloud.google.com/gke-preemptible", {"true": _SPOT}),
+    (
+        "cloud.google.com/gke-provisioning",
+        {"spot": _SPOT, "preemptible": _SPOT, "standard": _ON_DEMAND, "reservation": _RESERVED},
+    ),
+    ("kubernetes.azure.com/scalesetpriority", {"spot": _SPOT, "regular": _ON_DEMAND}),
+)
 
-def cluster_node(node: JsonObject) -> ClusterNode:
+
+@dataclass(frozen=True, slots=True)
+class PlaceLabels:
+    """The labels that say where a node is, where Kubernetes has no name for them."""
+
+    rack: str = RACK_LABEL
+    nvlink_domain: str = NVLINK_DOMAIN_LABEL
+
+
+DEFAULT_LABELS = PlaceLabels()
+
+
+def trimmed_node(node: JsonObject) -> JsonObject:
+    """The node without its field owners and the list of its images, which is most of it and never read."""
+    status = node.get("status")
+    if not isinstance(status, dict) or "images" not in status:
+        return without_managed_fields(node)
+    kept = {key: value for key, value in status.items() if key != "images"}
+    return without_managed_fields({**node, "status": kept})
+
+
+def cluster_node(node: JsonObject, place_labels: PlaceLabels = DEFAULT_LABELS) -> ClusterNode:
     metadata = metadata_of(node)
     name, uid = metadata.get("name"), metadata.get("uid")
     if not isinstance(name, str) or not isinstance(uid, str):
         raise InvalidRequestError("a node without name or uid")
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    labels = _object(metadata, "labels")
+    allocatable = _object(_object(node, "status"), "allocatable")
     return ClusterNode(
         name=name,
         uid=uid,
-        mode=_MODES.get((metadata.get("labels") or {}).get(LABEL_MODE, ""), NodeMode.UNKNOWN),
+        mode=_MODES.get(_first(labels, LABEL_MODE), NodeMode.UNKNOWN),
         offers_nvidia=any(
-            _amount(value) > 0
+            _offered(value) > 0
             for resource, value in allocatable.items()
             if resource == RESOURCE_NVIDIA_GPU or resource.startswith(RESOURCE_NVIDIA_MIG_PREFIX)
         ),
-        offers_gpuloom=_amount(allocatable.get(RESOURCE_GPU_MILLI, "0")) > 0,
+        offers_gpuloom=_offered(allocatable.get(RESOURCE_GPU_MILLI, "0")) > 0,
+        labelled_gpus=labels.get(_GPU_PRESENT_LABEL) == "true",
+        place=_place(_object(node, "spec"), labels, allocatable, place_labels),
     )
 
 
 def internal_address(node: JsonObject) -> str:
     """The node's InternalIP; empty if it has none."""
-    for address in (node.get("status") or {}).get("addresses") or ():
+    for address in _object(node, "status").get("addresses") or ():
         if address.get("type") == "InternalIP":
             return str(address.get("address", ""))
     return ""
 
 
-def _amount(value: Any) -> int:
+def _place(
+    spec: JsonObject, labels: JsonObject, allocatable: JsonObject, place_labels: PlaceLabels
+) -> NodePlace:
+    taints = spec.get("taints") or ()
+    return NodePlace(
+        region=_first(labels, *_REGION_LABELS),
+        zone=_first(labels, *_ZONE_LABELS),
+        rack=_first(labels, place_labels.rack),
+        nvlink_domain=_first(labels, place_labels.nvlink_domain),
+        capacity_type=_capacity_type(labels),
+        instance_type=_first(labels, *_INSTANCE_TYPE_LABELS),
+        unschedulable=spec.get("unschedulable") is True,
+        taints=tuple(
+            Taint(_first(taint, "key"), _first(taint, "value"), _first(taint, "effect"))
+            for taint in taints[:MAX_TAINTS]
+        ),
+        cpu_milli=_known(allocatable.get("cpu"), quantity_milli),
+        memory_bytes=_known(allocatable.get("memory"), quantity_value),
+    )
+
+
+def _capacity_type(labels: JsonObject) -> str:
+    for label, meanings in _CAPACITY_LABELS:
+        meaning = meanings.get(_first(labels, label))
+        if meaning is not None:
+            return meaning
+    return ""
+
+
+def _first(texts: JsonObject, *keys: str) -> str:
+    """The first of these that is there; empty if none is."""
+    return next((value for key in keys if isinstance(value := texts.get(key), str) and value), "")
+
+
+def _object(parent: JsonObject, key: str) -> JsonObject:
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _offered(value: Any) -> int:
     """An amount that can't be read counts as some: better closed for a doubt than open for a mistake."""
     try:
         return quantity_value(value)
-    except (ValueError, TypeError):
+    except ValueError:
         return 1
+
+
+def _known(value: Any, parse: Callable[[Any], int]) -> int:
+    """0 stands for not known."""
+    try:
+        return max(0, parse(value)) if value is not None else 0
+    except ValueError:
+        return 0

@@ -1,13 +1,14 @@
 """Discovery's server on loopback: the real one on a read model, or one that follows a script."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from gpuloom.clients.discovery import ClusterMirror, MirrorOptions
+from gpuloom.model.node import NodeState
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer
@@ -17,14 +18,45 @@ from gpuloom.v1.discovery_pb2_grpc import (
     DiscoveryServiceServicer,
     add_DiscoveryServiceServicer_to_server,
 )
-from services.discovery.app import SERVICE
-from services.discovery.cluster import ClusterModel
+from services.discovery.cluster import ClusterModel, ClusterNode
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
-from services.discovery.server import ALLOWED_CALLERS, DiscoveryServer
+from services.discovery.server import ALLOWED_CALLERS, SERVICE, DiscoveryServer, add_to_server
 from tests.unit.discovery.builders import a_node, a_state
 
 HEARTBEAT_S = 0.05
+
+
+class FedReadModel(ReadModel):
+    """A read model that its test feeds itself, in place of informers and followers."""
+
+    def __init__(self, cluster: ClusterModel, listed: Callable[[], bool], metrics: DiscoveryMetrics) -> None:
+        clock = SystemClock()
+        super().__init__(cluster, listed, clock, metrics, usage_interval_s=0.0)
+        self._cluster = cluster
+        self._time = clock
+
+    def observe_node(self, node: ClusterNode) -> None:
+        self._cluster.observe_node(node)
+
+    def expect_agent(self, name: str) -> None:
+        self._cluster.expect_agent(name, self._time.monotonic())
+
+    def hear(self, name: str, state: NodeState | None) -> None:
+        self._cluster.hear(name, self._time.monotonic(), state)
+
+
+class ParsedDiscovery(DiscoveryServiceServicer):
+    """The real server for the generated registration, which wants messages and not bytes."""
+
+    def __init__(self, encoded: DiscoveryServer) -> None:
+        self.encoded = encoded
+
+    async def WatchCluster(
+        self, request: pb.WatchClusterRequest, context: Any
+    ) -> AsyncIterator[pb.WatchClusterResponse]:
+        async for message in self.encoded.WatchCluster(request, context):
+            yield pb.WatchClusterResponse.FromString(message)
 
 
 class World:
@@ -34,13 +66,20 @@ class World:
         self.nodes_synced = nodes_synced
         self.asked = 0
         metrics = DiscoveryMetrics(CollectorRegistry())
-        self.model = ReadModel(ClusterModel(30.0), self._synced, SystemClock(), metrics)
-        self.servicer = DiscoveryServer(self.model, HEARTBEAT_S, metrics)
+        self.cluster = ClusterModel(30.0)
+        self.model = FedReadModel(self.cluster, self._synced, metrics)
+        self.servicer = ParsedDiscovery(DiscoveryServer(self.model, HEARTBEAT_S, metrics))
         for name in names:
-            self.model.observe_node(a_node(name))
-            self.model.expect_agent(name)
-            self.model.hear(name, a_state(name))
+            self.cluster.observe_node(a_node(name))
+            self.expect(name)
+            self.hear(name, a_state(name))
         self.model.publish()
+
+    def expect(self, name: str) -> None:
+        self.model.expect_agent(name)
+
+    def hear(self, name: str, state: NodeState | None) -> None:
+        self.model.hear(name, state)
 
     def _synced(self) -> bool:
         self.asked += 1
@@ -69,8 +108,12 @@ def an_environment() -> RpcEnvironment:
 
 @asynccontextmanager
 async def serving(servicer: DiscoveryServiceServicer, port: int = 0) -> AsyncIterator[RpcServer]:
+    """The real server is served as it ships: encoded."""
     server = RpcServer(an_environment(), "127.0.0.1", port)
-    server.add(servicer, add_DiscoveryServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
+    if isinstance(servicer, ParsedDiscovery):
+        server.add(servicer.encoded, add_to_server, SERVICE, ALLOWED_CALLERS)
+    else:
+        server.add(servicer, add_DiscoveryServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
     async with server:
         yield server
 

@@ -5,21 +5,36 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gpuloom.codec.allocation import encode_allocation
 from gpuloom.errors import NotAllowedError
+from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import NodeMode
+from gpuloom.model.snapshot import ClosedGpu
+from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import open_stream
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import SystemClock
+from gpuloom.sim.kubeapi import subresources
+from gpuloom.sim.kubeapi.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.store import STATUS
 from gpuloom.sim.kubelet.host import Behaviour, Host
 from gpuloom.sim.kubelet.podresources import PodResourcesServer
 from gpuloom.v1.discovery_pb2 import WatchClusterRequest
 from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceStub
-from services.discovery.cluster import SILENT
-from tests.mesh.node_agent.builders import a_mesh, facts_of, trusted
+from services.discovery import app as discovery
+from services.discovery.cluster import NOT_HEARD, SILENT
+from services.discovery.config import DiscoveryConfig
+from services.discovery.findings import Cause
+from services.discovery.trust import REASONS
+from tests.mesh.node_agent.builders import AGENT_TTL, Mesh, Service, a_mesh, facts_of, trusted
 from tests.mesh.node_agent.test_agent import a_babbler
 from tests.mesh.waiting import until
+from tests.unit.discovery.kubernetes_objects import an_agent_s_pod
 from tests.unit.sim.builders import hosted, whole
+
+CONTAINER = {"name": "main", "image": "example.test/main"}
+AT_ONCE = DeleteOptions(grace_s=0)
 
 
 async def test_what_an_agent_sees_reaches_a_reader_of_discovery(tmp_path: Path) -> None:
@@ -63,9 +78,10 @@ async def test_an_nvidia_node_is_trusted_once_its_kubelet_answers(tmp_path: Path
         uid = mesh.node_uid("n1")
         mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
         mirror = await mesh.mirror(await mesh.start_discovery())
-        reason = "who holds the devices is not known: the kubelet does not answer (UNAVAILABLE)"
         await until(lambda: uid in mirror.snapshot().nodes and facts_of(mirror, uid).state.gpus)
+        reason = REASONS[Cause.HOLDERS_UNKNOWN]
         await until(lambda: facts_of(mirror, uid).untrusted_reasons == (reason,))
+        await until(lambda: "the kubelet does not answer (UNAVAILABLE)" in facts_of(mirror, uid).details)
 
         host = Host(machine, Behaviour(), SystemClock())
         kubelet = PodResourcesServer(host)
@@ -79,11 +95,69 @@ async def test_agents_are_found_by_the_addresses_of_their_nodes(tmp_path: Path) 
     async with a_mesh(tmp_path) as mesh:
         mesh.add_machine("n1")
         uid, agent = mesh.node_uid("n1"), await mesh.start_agent("n1")
-        mirror = await mesh.mirror(await mesh.start_discovery(agent_port=agent.port))
+        by_node = {"DISCOVERY_AGENTS": "nodes", "DISCOVERY_AGENT_PORT": str(agent.port)}
+        mirror = await mesh.mirror(await discovery_with(mesh, **by_node))
         await until(lambda: trusted(mirror, uid))
 
         mesh.api.store.delete("nodes", "n1")
         await until(lambda: uid not in mirror.snapshot().nodes)
+
+
+async def test_agents_are_found_by_their_own_pods(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        uid, agent = mesh.node_uid("n1"), await mesh.start_agent("n1")
+        mirror = await mesh.mirror(await discovery_with(mesh, DISCOVERY_AGENT_PORT=str(agent.port)))
+        await until(lambda: uid in mirror.snapshot().nodes)
+        without = facts_of(mirror, uid).untrusted_reasons
+
+        add_agent_pod(mesh, "agent-1", "n1")
+        await until(lambda: trusted(mirror, uid))
+        mesh.api.store.delete("pods", "agent-1", namespace="gpuloom-system", options=AT_ONCE)
+        await until(lambda: not trusted(mirror, uid))
+
+        assert without == (NOT_HEARD,)
+
+
+async def test_what_pods_were_given_is_shown_and_a_copied_allocation_closes_its_gpu(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        machine = mesh.add_machine("n1")
+        uid, uuids = mesh.node_uid("n1"), [gpu.uuid for gpu in machine.hardware.gpus]
+        mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
+        mirror = await mesh.mirror(await mesh.start_discovery())
+        await until(lambda: trusted(mirror, uid))
+
+        honest = bind_pod(mesh, "honest", uid, uuids[0])
+        await until(lambda: facts_of(mirror, uid).allocations)
+        bind_pod(mesh, "copy", uid, uuids[3], owner=honest)
+        await until(lambda: facts_of(mirror, uid).closed_gpus)
+        closed = facts_of(mirror, uid)
+        mesh.api.store.delete("pods", "copy", options=AT_ONCE)
+        await until(lambda: not facts_of(mirror, uid).closed_gpus)
+
+        assert [given.pod.uid for given in closed.allocations] == [honest]
+        assert closed.trusted
+        assert closed.closed_gpus == (ClosedGpu(uuids[3], REASONS[Cause.ALLOCATION_OF_ANOTHER_POD]),)
+        assert f"{uuids[3]}: pod default/copy carries that of {honest}" in closed.details
+
+
+async def test_a_pod_that_holds_what_it_was_not_given_closes_that_gpu_alone(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        machine = mesh.add_machine("n1")
+        uid, uuids = mesh.node_uid("n1"), [gpu.uuid for gpu in machine.hardware.gpus]
+        mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
+        file = {"AGENTS_FILE": str(mesh.agents_file), "DISCOVERY_LAG_GRACE": "200ms"}
+        mirror = await mesh.mirror(await discovery_with(mesh, **file))
+        await until(lambda: trusted(mirror, uid))
+
+        machine.write_hosted([hosted("stray", whole(uuids[2]))])
+        await until(lambda: facts_of(mirror, uid).closed_gpus)
+        closed = facts_of(mirror, uid)
+        machine.write_hosted([])
+        await until(lambda: not facts_of(mirror, uid).closed_gpus)
+
+        assert closed.trusted
+        assert closed.closed_gpus == (ClosedGpu(uuids[2], REASONS[Cause.HOLDER_WITHOUT_POD]),)
 
 
 async def test_a_node_made_anew_under_its_name_is_trusted_as_the_new_one(tmp_path: Path) -> None:
@@ -161,3 +235,46 @@ async def test_a_service_that_is_not_listed_may_not_read_discovery(tmp_path: Pat
         async with open_stream(call) as messages:
             with pytest.raises(NotAllowedError, match=r"^node_agent may not call WatchCluster$"):
                 await anext(messages)
+
+
+async def discovery_with(mesh: Mesh, **settings: str) -> Service:
+    """Discovery with these settings, and times that suit a test."""
+    own = {
+        "DISCOVERY_AGENT_TTL": AGENT_TTL,
+        "DISCOVERY_PUBLISH_INTERVAL": "20ms",
+        "DISCOVERY_HEARTBEAT_INTERVAL": "200ms",
+        "GRPC_HOST": "127.0.0.1",
+        "GRPC_PORT": "0",
+        **settings,
+    }
+    given = {f"GPULOOM_{name}": value for name, value in own.items()}
+    return await mesh._start("discovery", DiscoveryConfig, discovery.build, given)
+
+
+def add_agent_pod(mesh: Mesh, name: str, node: str) -> None:
+    """An agent's pod as its DaemonSet would make it, and the address that the kubelet reports."""
+    mesh.api.store.create("namespaces", {"metadata": {"name": "gpuloom-system"}})
+    pod = an_agent_s_pod(name, node, "127.0.0.1")
+    labels = pod["metadata"]["labels"]
+    created = mesh.api.store.create(
+        "pods",
+        {
+            "metadata": {"name": name, "namespace": "gpuloom-system", "labels": labels},
+            "spec": {"nodeName": node, "containers": [CONTAINER]},
+        },
+    )
+    mesh.api.store.update("pods", {**created, "status": pod["status"]}, STATUS)
+
+
+def bind_pod(mesh: Mesh, name: str, node_uid: str, gpu_uuid: str, owner: str = "") -> str:
+    """A pod on n1 that carries an allocation of this GPU, its own or somebody's; its UID."""
+    pod = {"metadata": {"name": name}, "spec": {"containers": [CONTAINER]}}
+    uid = str(mesh.api.store.create("pods", pod)["metadata"]["uid"])
+    device = AllocatedDevice(DeviceRef(gpu_uuid), 1000, 0)
+    given = encode_allocation(Allocation(owner or uid, node_uid, "main", False, (device,)))
+    binding = {
+        "metadata": {"name": name, "annotations": {ANNOTATION_ALLOCATION: given}},
+        "target": {"kind": "Node", "name": "n1"},
+    }
+    subresources.bind(mesh.api.store, "default", name, binding)
+    return uid

@@ -1,154 +1,66 @@
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode, NodeState
-from gpuloom.model.snapshot import NodeFacts
-from services.discovery.cluster import NOT_HEARD, SILENT, Changes, ClusterModel, ClusterNode
-from tests.unit.discovery.builders import TTL_S, a_node, a_state
-
-NAMES = st.sampled_from(["a", "b"])
-NODES = st.builds(
-    lambda name, life, **changes: a_node(name, uid=f"uid-{name}{life}", **changes),
-    name=NAMES,
-    life=st.sampled_from(["", "-2"]),
-    mode=st.sampled_from(NodeMode),
-    offers_nvidia=st.booleans(),
-    offers_gpuloom=st.booleans(),
+from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation
+from gpuloom.model.spot import SpotNotice, SpotNoticeKind
+from services.discovery.cluster import NOT_HEARD, SILENT, Changes, ClusterModel, ClusterNode, TrustChange
+from services.discovery.desired import Desired, GpuFault
+from services.discovery.findings import Cause, Finding
+from services.discovery.pods import NodePod
+from services.discovery.trust import REASONS
+from tests.unit.discovery.builders import (
+    GRACE_S,
+    TTL_S,
+    a_gpu,
+    a_gpuloom_node,
+    a_node,
+    a_pod,
+    a_ref,
+    a_state,
+    an_allocation,
+    held,
+    share,
+    two_gpus,
 )
-REPORTS = st.builds(
-    lambda name, life, **changes: a_state(name, node_uid=life and f"uid-{name}{life}", **changes),
-    name=NAMES,
-    life=st.sampled_from(["", "-1", "-2"]),
-    utilization=st.sampled_from([0.0, 0.5]),
-    mode=st.sampled_from(NodeMode),
-    holders_unknown_reason=st.sampled_from(["", "the kubelet does not answer"]),
-)
 
 
-@dataclass
-class Agent:
-    expected_s: float
-    heard_s: float | None = None
-    state: NodeState | None = None
+def a_model(node: ClusterNode, state: NodeState, *pods: NodePod) -> ClusterModel:
+    """One node, its agent heard at 0 and its facts published."""
+    model = ClusterModel(TTL_S, GRACE_S)
+    model.observe_node(node)
+    for pod in pods:
+        model.observe_pod(pod)
+    model.expect_agent(node.name, 0.0)
+    model.hear(node.name, 0.0, state)
+    model.changes(0.0)
+    return model
 
 
-@dataclass
-class Truth:
-    """What was last said of every node and agent, and a model that heard all of it as it came."""
-
-    model: ClusterModel = field(default_factory=lambda: ClusterModel(TTL_S))
-    now_s: float = 0.0
-    nodes: dict[str, ClusterNode] = field(default_factory=dict)
-    agents: dict[str, Agent] = field(default_factory=dict)
-    reader: dict[str, NodeFacts] = field(default_factory=dict)
-
-    def observe(self, node: ClusterNode) -> None:
-        self.nodes[node.name] = node
-        self.model.observe_node(node)
-
-    def forget_node(self, name: str) -> None:
-        self.nodes.pop(name, None)
-        self.model.forget_node(name)
-
-    def expect(self, name: str) -> None:
-        self.agents.setdefault(name, Agent(self.now_s))
-        self.model.expect_agent(name, self.now_s)
-
-    def forget_agent(self, name: str) -> None:
-        self.agents.pop(name, None)
-        self.model.forget_agent(name)
-
-    def report(self, state: NodeState) -> None:
-        self._hear(state.node_name, state)
-
-    def beat(self, name: str) -> None:
-        self._hear(name, None)
-
-    def wait(self, delay_s: float) -> None:
-        self.now_s += delay_s
-
-    def publish(self, *, look_for_silence: bool = True) -> None:
-        if look_for_silence:
-            self.model.check_silence(self.now_s)
-        apply(self.reader, self.model.changes(self.now_s))
-
-    def told_anew(self) -> ClusterModel:
-        """A model that only hears how things stand now."""
-        fresh = ClusterModel(TTL_S)
-        for node in self.nodes.values():
-            fresh.observe_node(node)
-        for name, agent in self.agents.items():
-            fresh.expect_agent(name, agent.expected_s)
-            if agent.heard_s is not None:
-                fresh.hear(name, agent.heard_s, agent.state)
-        fresh.check_silence(self.now_s)
-        fresh.changes(self.now_s)
-        return fresh
-
-    def _hear(self, name: str, state: NodeState | None) -> None:
-        if name in self.agents:
-            self.agents[name].heard_s = self.now_s
-            self.agents[name].state = state or self.agents[name].state
-        self.model.hear(name, self.now_s, state)
+def published(model: ClusterModel, now_s: float) -> tuple[NodeFacts, ...]:
+    model.check_silence(now_s)
+    return model.changes(now_s).facts
 
 
-STEPS: st.SearchStrategy[tuple[Callable[..., None], Any]] = st.one_of(
-    st.tuples(st.just(Truth.observe), NODES),
-    st.tuples(st.just(Truth.forget_node), NAMES),
-    st.tuples(st.just(Truth.expect), NAMES),
-    st.tuples(st.just(Truth.forget_agent), NAMES),
-    st.tuples(st.just(Truth.report), REPORTS),
-    st.tuples(st.just(Truth.beat), NAMES),
-    st.tuples(st.just(Truth.wait), st.sampled_from([1.0, 29.0, 31.0])),
-)
-PUBLICATIONS = st.booleans()
-
-
-@given(st.lists(STEPS | PUBLICATIONS, max_size=30))
-def test_any_order_of_events_ends_in_the_facts_of_how_things_stand(steps: list[Any]) -> None:
-    truth = Truth()
-
-    for step in steps:
-        if isinstance(step, bool):
-            truth.publish(look_for_silence=step)
-            assert truth.reader == by_uid(truth.model)
-        else:
-            act, argument = step
-            act(truth, argument)
-    truth.publish()
-
-    assert truth.reader == by_uid(truth.model) == by_uid(truth.told_anew())
-
-
-@given(st.lists(STEPS, max_size=20))
-def test_nothing_is_published_twice(steps: list[Any]) -> None:
-    truth = Truth()
-    for act, argument in steps:
-        act(truth, argument)
-
-    truth.publish()
-
-    truth.model.check_silence(truth.now_s)
-    assert not truth.model.changes(truth.now_s)
+def only(model: ClusterModel) -> NodeFacts:
+    (facts,) = model.facts()
+    return facts
 
 
 @pytest.mark.parametrize(
-    ("trouble", "reason"),
+    ("trouble", "cause"),
     [
-        (a_state(node_uid=""), "does not know its node's UID"),
-        (a_state(node_uid="uid-other"), "another node of the same name"),
-        (a_state(mode=NodeMode.UNKNOWN), "reports no mode"),
-        (a_state(mode=NodeMode.GPULOOM), "labelled mode nvidia but its agent works in mode gpuloom"),
-        (a_state(holders_unknown_reason="no answer"), "who holds the devices is not known: no answer"),
+        (a_state(node_uid=""), Cause.NODE_UID_UNKNOWN),
+        (a_state(node_uid="uid-other"), Cause.NODE_REPLACED),
+        (a_state(mode=NodeMode.UNKNOWN), Cause.MODE_UNKNOWN),
+        (a_state(mode=NodeMode.GPULOOM), Cause.TWO_AUTHORITIES),
+        (a_state(holders_unknown_reason="no answer"), Cause.HOLDERS_UNKNOWN),
     ],
 )
 def test_what_an_agent_says_can_cost_its_node_the_trust_until_it_says_otherwise(
-    trouble: NodeState, reason: str
+    trouble: NodeState, cause: Cause
 ) -> None:
     model = a_model(a_node(), a_state())
 
@@ -157,21 +69,19 @@ def test_what_an_agent_says_can_cost_its_node_the_trust_until_it_says_otherwise(
     model.hear("n1", 2.0, a_state())
     (healed,) = model.changes(2.0).facts
 
-    assert len(troubled.untrusted_reasons) == 1
-    assert reason in troubled.untrusted_reasons[0]
+    assert troubled.untrusted_reasons == (REASONS[cause],)
     assert healed == NodeFacts(a_state())
 
 
 @pytest.mark.parametrize(
-    ("trouble", "reason"),
+    ("trouble", "cause"),
     [
-        (a_node(offers_gpuloom=True), "two authorities"),
-        (a_node(mode=NodeMode.GPULOOM), "labelled mode gpuloom"),
-        (a_node(uid="uid-replaced"), "another node of the same name"),
+        (a_node(offers_gpuloom=True), Cause.TWO_AUTHORITIES),
+        (a_node(uid="uid-replaced"), Cause.NODE_REPLACED),
     ],
 )
 def test_what_kubernetes_says_can_cost_a_node_the_trust_until_it_says_otherwise(
-    trouble: ClusterNode, reason: str
+    trouble: ClusterNode, cause: Cause
 ) -> None:
     model = a_model(a_node(), a_state())
 
@@ -180,15 +90,8 @@ def test_what_kubernetes_says_can_cost_a_node_the_trust_until_it_says_otherwise(
     model.observe_node(a_node())
     (healed,) = model.changes(1.0).facts
 
-    assert len(troubled.untrusted_reasons) == 1
-    assert reason in troubled.untrusted_reasons[0]
+    assert troubled.untrusted_reasons == (REASONS[cause],)
     assert healed.trusted
-
-
-def test_a_node_without_a_mode_label_is_in_the_mode_of_its_agent() -> None:
-    (facts,) = a_model(a_node(mode=NodeMode.UNKNOWN), a_state()).facts()
-
-    assert facts.trusted
 
 
 def test_silence_costs_the_trust_and_a_heartbeat_restores_it() -> None:
@@ -202,6 +105,17 @@ def test_silence_costs_the_trust_and_a_heartbeat_restores_it() -> None:
     assert in_time == ()
     assert silent == (NodeFacts(a_state(), (SILENT,)),)
     assert heard == (NodeFacts(a_state()),)
+
+
+def test_heartbeats_hold_off_the_silence() -> None:
+    model = a_model(a_node(), a_state())
+
+    for now_s in range(0, 200, 5):
+        model.hear("n1", float(now_s))
+        assert published(model, float(now_s)) == ()
+
+    assert published(model, 195.0 + TTL_S) == ()
+    assert len(published(model, 195.1 + TTL_S)) == 1
 
 
 def test_a_gpu_node_whose_agent_never_spoke_is_shown_untrusted() -> None:
@@ -218,38 +132,63 @@ def test_a_gpu_node_whose_agent_never_spoke_is_shown_untrusted() -> None:
 def test_a_node_without_gpus_or_agent_is_none_of_ours() -> None:
     model = ClusterModel(TTL_S)
 
-    model.observe_node(a_node(offers_nvidia=False))
+    model.observe_node(ClusterNode("cpu-only", "uid-cpu-only"))
+    model.observe_pod(a_pod(node="cpu-only"))
 
     assert not model.changes(0.0)
 
 
-def test_a_node_that_lost_its_gpus_and_its_agent_is_no_longer_offered() -> None:
-    model = a_model(a_node(), a_state())
+@pytest.mark.parametrize(
+    "sign",
+    [{"offers_nvidia": True}, {"offers_gpuloom": True}, {"labelled_gpus": True}, {"mode": NodeMode.GPULOOM}],
+)
+def test_any_sign_of_gpus_makes_a_node_ours(sign: dict[str, Any]) -> None:
+    model = ClusterModel(TTL_S)
 
-    model.observe_node(a_node(offers_nvidia=False))
+    model.observe_node(ClusterNode("n1", "uid-n1", **sign))
+
+    assert [facts.untrusted_reasons for facts in model.changes(0.0).facts] == [(NOT_HEARD,)]
+
+
+def test_an_agent_nobody_follows_any_more_is_believed_until_its_time_is_over() -> None:
+    model = a_model(ClusterNode("n1", "uid-n1"), a_state())
+
     model.forget_agent("n1")
+    early, counts = published(model, TTL_S), model.agent_counts(TTL_S)
+    model.check_silence(TTL_S + 0.1)
 
-    assert model.changes(1.0) == Changes((), ("uid-n1",))
+    assert (early, counts) == ((), (0, 0))
+    assert model.changes(TTL_S + 0.1).removed_node_uids == ("uid-n1",)
     assert not list(model.facts())
 
 
-def test_a_node_whose_agent_was_forgotten_shows_no_gpus_any_more() -> None:
+def test_an_agent_that_is_replaced_in_time_costs_nothing() -> None:
     model = a_model(a_node(), a_state())
 
     model.forget_agent("n1")
+    model.expect_agent("n1", 10.0)
+    model.hear("n1", 20.0, a_state())
 
-    (facts,) = model.changes(1.0).facts
+    assert published(model, 20.0 + TTL_S) == ()
+    assert model.agent_counts(50.0) == (1, 1)
+
+
+def test_a_gpu_node_whose_agent_is_gone_for_good_shows_no_gpus_any_more() -> None:
+    model = a_model(a_node(), a_state())
+
+    model.forget_agent("n1")
+    (facts,) = published(model, TTL_S + 0.1)
+
     assert (facts.state.gpus, facts.untrusted_reasons) == ((), (NOT_HEARD,))
 
 
 def test_an_agent_that_speaks_after_it_was_forgotten_is_not_heard() -> None:
-    model = a_model(a_node(offers_nvidia=False), a_state())
+    model = a_model(a_node(), a_state())
 
     model.forget_agent("n1")
-    model.hear("n1", 1.0, a_state())
+    model.hear("n1", TTL_S, a_state())
 
-    assert model.agent_counts(1.0) == (0, 0)
-    assert model.changes(1.0) == Changes((), ("uid-n1",))
+    assert [facts.untrusted_reasons for facts in published(model, TTL_S + 0.1)] == [(NOT_HEARD,)]
 
 
 def test_a_node_replaced_under_its_name_is_another_node() -> None:
@@ -263,7 +202,7 @@ def test_a_node_replaced_under_its_name_is_another_node() -> None:
     assert replaced.removed_node_uids == ("uid-n1",)
     assert [facts.state.node_uid for facts in replaced.facts] == ["uid-new"]
     assert not replaced.facts[0].trusted
-    assert settled == Changes((NodeFacts(a_state(node_uid="uid-new")),))
+    assert settled.facts == (NodeFacts(a_state(node_uid="uid-new")),)
 
 
 def test_a_node_that_left_kubernetes_is_removed_though_its_agent_speaks_on() -> None:
@@ -273,6 +212,108 @@ def test_a_node_that_left_kubernetes_is_removed_though_its_agent_speaks_on() -> 
     model.hear("n1", 1.0, a_state())
 
     assert model.changes(1.0) == Changes((), ("uid-n1",))
+
+
+def test_where_a_node_is_comes_from_kubernetes() -> None:
+    place = NodePlace(zone="z1", capacity_type="spot")
+
+    assert only(a_model(a_node(place=place), a_state())).place == place
+
+
+def test_believable_allocations_of_pods_that_have_not_ended_are_shown_by_pod_uid() -> None:
+    pods = [
+        a_pod("b", share("a", 500)),
+        a_pod("a", share("a", 500)),
+        a_pod("ended", share("b"), terminal=True),
+        a_pod("copied", allocation=an_allocation("other", share("b"))),
+        a_pod("plain"),
+    ]
+
+    facts = only(a_model(a_gpuloom_node(), two_gpus(), *pods))
+
+    assert facts.allocations == tuple(
+        PodAllocation(a_ref(name), "main", (share("a", 500),)) for name in ("a", "b")
+    )
+
+
+def test_a_change_of_a_pod_touches_its_node_alone() -> None:
+    model = a_model(a_gpuloom_node(), two_gpus())
+    model.observe_node(a_gpuloom_node("n2"))
+    model.changes(0.0)
+
+    model.observe_pod(a_pod("train", share("a")))
+    bound = model.changes(1.0)
+    model.observe_pod(a_pod("train", share("a")))
+    repeated = model.changes(1.0)
+    model.forget_pod("uid-train")
+    gone = model.changes(1.0)
+
+    assert [len(facts.allocations) for facts in bound.facts] == [1]
+    assert not repeated
+    assert gone.facts == (NodeFacts(two_gpus()),)
+
+
+def test_a_disagreement_that_lag_explains_closes_its_gpu_when_its_grace_is_over() -> None:
+    model = a_model(a_gpuloom_node(), two_gpus(held("train", "b")), a_pod("train", share("a")))
+
+    def beat_and_publish(now_s: float) -> Changes:
+        model.hear("n1", now_s)
+        model.check_silence(now_s)
+        return model.changes(now_s)
+
+    early = beat_and_publish(GRACE_S - 1)
+    closing = beat_and_publish(GRACE_S)
+    model.hear("n1", GRACE_S, two_gpus(held("train", "a")))
+    clearing = model.changes(GRACE_S)
+
+    finding = Finding(Cause.HELD_WITHOUT_ALLOCATION, "GPU-b", "uid-train")
+    assert not early
+    assert [facts.closed_gpus for facts in closing.facts] == [(ClosedGpu("GPU-b", REASONS[finding.cause]),)]
+    assert closing.facts[0].trusted
+    assert closing.distrust == (TrustChange("n1", "uid-n1", finding, appeared=True),)
+    assert clearing.facts[0].closed_gpus == ()
+    assert clearing.distrust == (TrustChange("n1", "uid-n1", finding, appeared=False),)
+
+
+def test_causes_are_counted_while_they_last() -> None:
+    model = a_model(a_gpuloom_node(), two_gpus(), a_pod("one", share("a")), a_pod("two", share("a")))
+
+    contested = model.distrust_counts()
+    model.forget_node("n1")
+    removed = model.changes(1.0)
+
+    assert {cause: count for cause, count in contested.items() if count} == {Cause.SECOND_OWNER: 1}
+    assert [change.appeared for change in removed.distrust] == [False]
+    assert set(model.distrust_counts().values()) == {0}
+
+
+def test_usage_alone_changes_nothing_but_usage() -> None:
+    model = a_model(a_node(), a_state())
+
+    model.hear("n1", 1.0, a_state(utilization=0.5))
+    changes = model.changes(1.0)
+
+    assert changes.facts == (NodeFacts(a_state(utilization=0.5)),)
+    assert changes.usage_only == {"uid-n1"}
+    assert only(model) == changes.facts[0]
+
+
+def test_usage_beside_another_change_is_no_change_of_usage_alone() -> None:
+    model = a_model(a_node(), a_state())
+
+    model.hear("n1", 1.0, a_state(utilization=0.5))
+    model.hear("n1", 1.0, a_state(utilization=0.5, holders_unknown_reason="no answer"))
+    changes = model.changes(1.0)
+
+    assert (len(changes.facts), changes.usage_only) == (1, frozenset())
+
+
+def test_usage_of_a_node_keyed_by_another_uid_keeps_the_key_of_kubernetes() -> None:
+    model = a_model(a_node(uid="uid-new"), a_state())
+
+    model.hear("n1", 1.0, a_state(utilization=0.5))
+
+    assert [facts.state.node_uid for facts in model.changes(1.0).facts] == ["uid-new"]
 
 
 def test_nothing_is_synced_until_every_agent_was_heard_or_given_up_on() -> None:
@@ -288,26 +329,34 @@ def test_nothing_is_synced_until_every_agent_was_heard_or_given_up_on() -> None:
     assert reasons == ["2 of 2 agents not heard yet", "1 of 2 agents not heard yet", ""]
 
 
-def a_model(node: ClusterNode, state: NodeState) -> ClusterModel:
-    """One node, its agent heard at 0 and its facts published."""
+def test_what_should_stand_on_a_node_comes_from_its_agent() -> None:
+    notice = SpotNotice(SpotNoticeKind.INTERRUPTION, None, "aws")
+    broken = a_gpu("b", 1, health=GpuHealth.LOST, health_reason="it fell off the bus")
+    state = a_state(mode=NodeMode.GPULOOM, gpus=(a_gpu(), broken), spot=notice)
+
+    desired = a_model(a_gpuloom_node(), state).desired("uid-n1")
+
+    fault = GpuFault("GPU-b", 1, GpuHealth.LOST, "it fell off the bus")
+    assert desired == Desired(NodeMode.GPULOOM, 2, 30720, notice, (fault,))
+    assert not desired.healthy
+
+
+@pytest.mark.parametrize(
+    "state", [a_state(node_uid=""), a_state(node_uid="uid-other"), a_state(mode=NodeMode.UNKNOWN)]
+)
+def test_nothing_should_stand_on_a_node_by_the_word_of_an_agent_that_is_not_its_own(state: NodeState) -> None:
+    assert a_model(a_node(), state).desired("uid-n1") is None
+
+
+def test_nothing_should_stand_on_a_node_whose_agent_is_not_heard() -> None:
     model = ClusterModel(TTL_S)
-    model.observe_node(node)
-    model.expect_agent(node.name, 0.0)
-    model.hear(node.name, 0.0, state)
-    model.changes(0.0)
-    return model
+    model.observe_node(a_node())
+    model.expect_agent("n1", 0.0)
+    never = model.desired("uid-n1")
 
+    model.hear("n1", 0.0, a_state())
+    heard = model.desired("uid-n1")
+    model.check_silence(TTL_S + 1)
 
-def published(model: ClusterModel, now_s: float) -> tuple[NodeFacts, ...]:
-    model.check_silence(now_s)
-    return model.changes(now_s).facts
-
-
-def apply(reader: dict[str, NodeFacts], changes: Changes) -> None:
-    for uid in changes.removed_node_uids:
-        del reader[uid]
-    reader.update({facts.state.node_uid: facts for facts in changes.facts})
-
-
-def by_uid(model: ClusterModel) -> dict[str, NodeFacts]:
-    return {facts.state.node_uid: facts for facts in model.facts()}
+    assert (never, model.desired("uid-n1"), model.desired("uid-unknown")) == (None, None, None)
+    assert heard == Desired(NodeMode.NVIDIA, 1, 15360)

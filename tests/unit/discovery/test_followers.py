@@ -10,7 +10,7 @@ from gpuloom.errors import ConflictError, InvalidRequestError, UnavailableError
 from gpuloom.model.node import NodeState
 from gpuloom.runtime.clock import FakeClock, settle
 from gpuloom.runtime.parsers import Address
-from services.discovery.followers import Followers, FollowerSettings
+from services.discovery.followers import CONNECT_S, Followers, FollowerSettings
 from tests.unit.discovery.builders import a_state
 from tests.unit.discovery.fake_agents import FakeAgents
 
@@ -204,6 +204,41 @@ async def test_an_agent_that_never_answers_does_not_keep_its_place() -> None:
         await world.clock.advance(SILENCE_S + 1)
 
         assert ("alive", a_state()) in world.heard
+
+
+async def test_agents_that_do_not_answer_keep_nobody_waiting_who_comes_back() -> None:
+    world = World(concurrent_connects=2)
+    world.agents.greet[THERE] = (a_state(), None)
+    world.followers.follow("alive", THERE)
+
+    async with running(world):
+        for i in range(40):
+            world.followers.follow(f"dead{i}", Address(f"10.0.9.{i}", 50052))
+        # By now every one of them has failed, and they queue apart.
+        await world.clock.advance(40 / 2 * CONNECT_S)
+        world.agents.of(THERE)[-1].say(LOST)
+        lost_s = world.clock.monotonic()
+        await world.clock.advance(1.0)
+
+        assert world.agents.of(THERE)[-1].has_spoken
+        assert world.agents.of(THERE)[-1].opened_s > lost_s
+
+
+async def test_one_more_agent_disturbs_none_of_a_thousand() -> None:
+    world = World(concurrent_connects=1000)
+    addresses = [Address(f"10.2.{i // 250}.{i % 250}", 50052) for i in range(1000)]
+    for i, address in enumerate(addresses):
+        world.agents.greet[address] = (a_state(),)
+        world.followers.follow(f"n{i}", address)
+
+    async with running(world):
+        before = list(world.agents.streams)
+        world.followers.follow("one-more", HERE)
+        await settle()
+
+        assert len(before) == 1000
+        assert world.agents.streams[:1000] == before
+        assert all(stream.open for stream in world.agents.streams)
 
 
 @pytest.mark.parametrize(

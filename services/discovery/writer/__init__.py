@@ -1,0 +1,1 @@
+"""What discovery writes to Kubernetes: on nodes, and Events about them. Only the elected replica does."""
