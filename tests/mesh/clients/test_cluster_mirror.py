@@ -4,15 +4,16 @@ from collections.abc import Callable
 import pytest
 
 from gpuloom.clients.discovery import ClusterMirror
-from gpuloom.codec.facts import node_facts_from_proto, node_facts_to_proto
+from gpuloom.codec.facts import node_facts_to_proto
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.model.version import StreamVersion
 from gpuloom.v1 import discovery_pb2 as pb
 from gpuloom.v1 import types_pb2
-from services.discovery import server as discovery_server
+from services.discovery import feed as feed_module
 from tests.mesh.discovery.builders import ScriptedDiscovery, World, a_mirror, serving
 from tests.mesh.waiting import until
 from tests.unit.discovery.builders import a_node, a_state
+from tests.unit.discovery.readers import published
 
 NAMES = ["n1", "n2", "n3"]
 
@@ -37,7 +38,8 @@ class Listener:
 @pytest.mark.parametrize(("seed", "with_usage"), [(1, True), (2, False), (3, True), (4, False)])
 async def test_a_mirror_shows_what_discovery_shows_after_any_changes(seed: int, with_usage: bool) -> None:
     world, chance = World("n1"), random.Random(seed)
-    feed = world.model.with_usage if with_usage else world.model.without_usage
+    feed = world.model.feed
+    log = feed.with_usage if with_usage else feed.without_usage
     acts = acts_on(world)
 
     async with serving(world.servicer) as server, a_mirror(server.port, with_usage=with_usage) as mirror:
@@ -46,15 +48,15 @@ async def test_a_mirror_shows_what_discovery_shows_after_any_changes(seed: int, 
             for _ in range(chance.randint(1, 8)):
                 chance.choice(acts)(chance.choice(NAMES))
             world.model.publish()
-            await until(lambda: mirror.snapshot().version == StreamVersion(feed.epoch, feed.number))
+            await until(lambda: mirror.snapshot().version == StreamVersion(feed.epoch, log.number))
 
-            shown = {facts.state.node_uid: as_sent(facts, with_usage) for facts in world.model.facts()}
+            shown = published(feed, with_usage=with_usage)
             assert mirror.snapshot().nodes == shown
             assert listener.nodes == shown
 
 
 async def test_a_large_cluster_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery_server, "MAX_PART_BYTES", 1000)
+    monkeypatch.setattr(feed_module, "MAX_MESSAGE_NODES", 3)
     world = World(*(f"n{i}" for i in range(50)))
 
     async with serving(world.servicer) as server, a_mirror(server.port) as mirror:
@@ -95,7 +97,7 @@ async def test_a_restarted_discovery_is_read_anew_and_handlers_hear_the_differen
             await server.drain(0.0)
             while_away = set(mirror.snapshot().nodes)
             async with serving(after.servicer, port):
-                await until(lambda: mirror.snapshot().version.epoch == after.model.without_usage.epoch)
+                await until(lambda: mirror.snapshot().version.epoch == after.model.feed.epoch)
 
                 assert while_away == {"uid-n1", "uid-n2"}
                 assert set(mirror.snapshot().nodes) == {"uid-n2", "uid-n3"}
@@ -173,24 +175,19 @@ async def test_a_handler_that_comes_late_hears_what_is_known() -> None:
 
 
 def acts_on(world: World) -> list[Callable[[str], None]]:
-    model = world.model
+    cluster = world.cluster
     return [
-        lambda name: model.observe_node(a_node(name)),
-        lambda name: model.observe_node(a_node(name, uid=f"uid-{name}-2")),
-        lambda name: model.observe_node(a_node(name, offers_gpuloom=True)),
-        model.forget_node,
-        model.expect_agent,
-        model.forget_agent,
-        lambda name: model.hear(name, a_state(name)),
-        lambda name: model.hear(name, a_state(name, utilization=0.9)),
-        lambda name: model.hear(name, a_state(name, holders_unknown_reason="why " * 300)),
-        lambda name: model.hear(name, None),
+        lambda name: cluster.observe_node(a_node(name)),
+        lambda name: cluster.observe_node(a_node(name, uid=f"uid-{name}-2")),
+        lambda name: cluster.observe_node(a_node(name, offers_gpuloom=True)),
+        cluster.forget_node,
+        world.expect,
+        cluster.forget_agent,
+        lambda name: world.hear(name, a_state(name)),
+        lambda name: world.hear(name, a_state(name, utilization=0.9)),
+        lambda name: world.hear(name, a_state(name, holders_unknown_reason="why " * 300)),
+        lambda name: world.hear(name, None),
     ]
-
-
-def as_sent(facts: NodeFacts, with_usage: bool) -> NodeFacts:
-    """What any reader of these facts gets; texts are bounded on the way."""
-    return node_facts_from_proto(node_facts_to_proto(facts, with_usage=with_usage))
 
 
 def at(epoch: str, number: int, after: int = 0) -> types_pb2.StreamVersion:
