@@ -5,7 +5,7 @@ Planning is pure; `write_files` alone touches the disk. Services are named by th
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 import yaml
@@ -17,10 +17,14 @@ from gpuloom.sim.child_process import Probe, ProcessSpec
 from gpuloom.sim.cluster import create_machines
 from gpuloom.sim.hardware import MachineSpec
 from gpuloom.sim.ports import HOST
-from gpuloom.sim.probes import answers_ok, nodes_registered
+from gpuloom.sim.probes import all_of, answers_ok, gpus_offered, nodes_registered
 from gpuloom.sim.run_directory import RunDirectory
 
 MOST_SINGLE_AGENTS = 16
+# Whoever looks at a small run wants to see GPUs at work.
+LIVELY_USAGE = "2s"
+# A fresh cluster has no namespace of ours.
+LEASE_NAMESPACE = "default"
 """Up to so many nodes every agent is a process of its own; above, interpreters would be most of the load."""
 FLEET_SIZE = 32
 
@@ -191,6 +195,7 @@ class MeshPlanner:
             "GPULOOM_AGENT_DRIVER": "simulated",
             "GPULOOM_AGENT_MACHINE_DIR": str(self.directory.machines / node),
             "GPULOOM_GRPC_PORT": str(self.ports.agents_grpc[index]),
+            "GPULOOM_AGENT_USAGE_INTERVAL": LIVELY_USAGE,
         }
         http_port = self.ports.agents_http[index]
         return self._service(f"agent-{node}", "services.node_agent", settings, http_port)
@@ -208,8 +213,13 @@ class MeshPlanner:
         settings = {
             "GPULOOM_AGENTS_FILE": str(self.directory.agents_file),
             "GPULOOM_GRPC_PORT": str(self.ports.discovery_grpc),
+            "GPULOOM_DISCOVERY_USAGE_INTERVAL": LIVELY_USAGE,
+            "GPULOOM_DISCOVERY_LEASE_NAMESPACE": LEASE_NAMESPACE,
         }
-        return self._service("discovery", "services.discovery", settings, self.ports.discovery_http)
+        spec = self._service("discovery", "services.discovery", settings, self.ports.discovery_http)
+        # What comes next counts on the GPUs that discovery writes to the nodes.
+        offered = gpus_offered(self._api_url, len(self.machines), self.clock)
+        return replace(spec, ready=all_of(self._answers(self.ports.discovery_http), offered))
 
     def _extender(self) -> ProcessSpec:
         settings = {

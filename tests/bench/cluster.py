@@ -19,7 +19,9 @@ from gpuloom.errors import GpuloomError, InvalidRequestError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import key_of, uid_of
 from gpuloom.kube.resources import NAMESPACES, NODES
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import NodeMode
+from gpuloom.names import RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.runtime.clock import Clock, SystemClock
 from gpuloom.sim.command import CommandParser, run_command
@@ -171,11 +173,24 @@ async def _create_nodes(client: KubeClient, machines: Sequence[Hardware], clock:
     await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
 
     async def create(machine: Hardware) -> None:
-        await client.create(NODES, node_object(machine, Faults(), clock.now()))
+        node = node_object(machine, Faults(), clock.now())
+        for field in ("capacity", "allocatable"):
+            node["status"][field] |= _offered(machine)
+        await client.create(NODES, node)
 
     await for_each(machines, create)
     listing = await client.list(NODES)
     return {key_of(node)[1]: uid_of(node) for node in listing.items}
+
+
+def _offered(machine: Hardware) -> dict[str, str]:
+    """What discovery writes to a node whose GPUs GPULoom gives out."""
+    if machine.spec.mode is not NodeMode.GPULOOM:
+        return {}
+    return {
+        RESOURCE_GPU_MILLI: str(MILLI_PER_GPU * len(machine.gpus)),
+        RESOURCE_GPU_MEMORY_MIB: str(machine.memory_mib),
+    }
 
 
 def _control_plane_pids(plane: ControlPlane) -> dict[str, int]:

@@ -6,7 +6,6 @@ from typing import Any
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.parse import format_micro_time, format_time, parse_time, quantity_value
 from gpuloom.model.node import NodeMode
-from gpuloom.names import LABEL_MODE, RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
 from gpuloom.sim.hardware import Hardware
 from gpuloom.sim.kubelet.devices import unhealthy_devices
 from gpuloom.sim.load import Faults
@@ -62,13 +61,8 @@ def refused_status(reason: str, message: str, now: datetime) -> JsonObject:
 
 
 def node_object(hardware: Hardware, faults: Faults, now: datetime) -> JsonObject:
+    """As a kubelet registers it; its mode, and what GPULoom offers there, is discovery's to say."""
     capacity, allocatable = _resources(hardware, faults)
-    if hardware.spec.mode is NodeMode.GPULOOM:
-        offered = {
-            RESOURCE_GPU_MILLI: str(1000 * len(hardware.gpus)),
-            RESOURCE_GPU_MEMORY_MIB: str(hardware.memory_mib),
-        }
-        capacity, allocatable = capacity | offered, allocatable | offered
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -98,7 +92,6 @@ def node_labels(hardware: Hardware) -> dict[str, str]:
         "kubernetes.io/os": "linux",
         "node.kubernetes.io/instance-type": spec.instance_type,
         "topology.kubernetes.io/zone": spec.zone,
-        LABEL_MODE: spec.mode.value,
         **dict(spec.labels),
     }
 
