@@ -7,7 +7,7 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real test-soak kube-assets bench-cluster lint format proto proto-check constraints clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery lint format proto proto-check constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -29,6 +29,12 @@ kube-assets: $(VENV)/.dev-ready ## build pinned Kubernetes programs for the clus
 
 bench-cluster: $(VENV)/.dev-ready ## pods/s of a bare kube-scheduler, a do-nothing extender and ours, in one run
 	@$(BIN)/python -m tests.bench.cluster $(ARGS)
+
+bench-agent: $(VENV)/.dev-ready ## cost of a look and of a scrape at 8 GPUs x 7 slices, memory and CPU of an agent; needs a C compiler
+	@$(BIN)/python -m tests.bench.agent $(ARGS)
+
+bench-discovery: $(VENV)/.dev-ready ## discovery with 1,000 simulated agents: time to synced, change to reader, memory, CPU
+	@$(BIN)/python -m tests.bench.discovery_scale $(ARGS)
 
 lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf
 	@$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Serves the kubelet's PodResources API for one machine on a unix socket, as far as published."""
 
+import random
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -60,14 +61,20 @@ def check_socket_path(path: Path) -> None:
 class _Lister(PodResourcesListerServicer):
     def __init__(self, host: Host) -> None:
         self._host = host
+        # A kubelet keeps devices in maps, so their order means nothing and changes from list to list.
+        self._order = random.Random()
 
     async def List(
         self, request: pb.ListPodResourcesRequest, context: ListContext
     ) -> pb.ListPodResourcesResponse:
         hardware = self._host.machine.hardware
-        return pb.ListPodResourcesResponse(
-            pod_resources=[_pod_resources(hardware, hosted) for hosted in self._host.published()]
-        )
+        pods = [_pod_resources(hardware, hosted) for hosted in self._host.published()]
+        for container in (container for pod in pods for container in pod.containers):
+            given = list(container.devices)
+            self._order.shuffle(given)
+            del container.devices[:]
+            container.devices.extend(given)
+        return pb.ListPodResourcesResponse(pod_resources=pods)
 
     async def GetAllocatableResources(
         self, request: pb.AllocatableResourcesRequest, context: AllocatableContext
