@@ -2,14 +2,18 @@
 
 The order is what keeps a device from being given twice:
   1. read the pod's resourceVersion,
-  2. choose and hold the devices on the ledger, in one step without an await (this process has one thread, so
+  2. check that nobody else can be the leader before the API server has given the Binding up,
+  3. choose and hold the devices on the ledger, in one step without an await (this process has one thread, so
      that step is the node's critical section),
-  3. send the Binding with the pod's UID and that resourceVersion as preconditions.
+  4. send the Binding with the pod's UID and that resourceVersion as preconditions.
+The version is read before the check, never after: a Binding that is held up behind the check then carries a
+version from this leader's own term, and the next leader has changed that version before it serves.
 Only a definite "no" of the API server to every Binding that was sent gives the devices back. The answer is
 idempotent by pod UID.
 """
 
 import logging
+import math
 from dataclasses import dataclass
 
 from gpuloom.codec.allocation import encode_allocation, visible_devices
@@ -34,13 +38,16 @@ from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Attempt, Ledger, ObservedPod
 from services.scheduler_extender.pods import allocation_text, observed_pod
-from services.scheduler_extender.ports import Binder, Pods
+from services.scheduler_extender.ports import Binder, Mandate, Pods
 from services.scheduler_extender.views import Views
 from services.scheduler_extender.wire import BindCall
 
 _log = logging.getLogger(__name__)
 
 _DEFINITE = (ConflictError, NotFoundError, InvalidRequestError, NotAllowedError)
+
+LEAST_TIMEOUT_S = 1.0
+"""With less time than this left of the lease, no Binding is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +64,22 @@ class BindRefusedError(GpuloomError):
     """This bind can't be done; the text is kube-scheduler's answer."""
 
 
+class Unlimited:
+    """The mandate of an extender that has no rivals."""
+
+    def until_s(self) -> float:
+        return math.inf
+
+
 class Bindings:
-    def __init__(self, bench: Bench, pods: Pods, binder: Binder, timeout_s: float) -> None:
+    def __init__(
+        self, bench: Bench, pods: Pods, binder: Binder, timeout_s: float, mandate: Mandate | None = None
+    ) -> None:
         self._bench = bench
         self._pods = pods
         self._binder = binder
         self._timeout_s = timeout_s
+        self._mandate = mandate or Unlimited()
 
     async def bind(self, call: BindCall) -> str:
         """Empty if the pod is bound to that node with its devices; else why not (yet)."""
@@ -77,8 +94,9 @@ class Bindings:
             if done is not None:
                 self._record(ref, Verdict.BOUND, call.node_name, "", done)
                 return ""
+            timeout_s = self._time_to_bind_s()
             attempt = self._hold(pod, call)
-            await self._send(attempt, resource_version_of(pod))
+            await self._send(attempt, resource_version_of(pod), timeout_s)
         except BindRefusedError as error:
             self._record(ref, Verdict.BIND_FAILED, call.node_name, str(error))
             return str(error)
@@ -123,6 +141,13 @@ class Bindings:
             raise BindRefusedError("the pod is already bound to this node, but not by GPULoom")
         return observed.allocation
 
+    def _time_to_bind_s(self) -> float:
+        """How long the API server may take, so that it is over while nobody else can be the leader."""
+        left_s = self._mandate.until_s() - self._bench.clock.monotonic()
+        if left_s < min(LEAST_TIMEOUT_S, self._timeout_s):
+            raise BindRefusedError("this extender can't be sure to be the leader for long enough")
+        return min(self._timeout_s, left_s)
+
     def _hold(self, pod: JsonObject, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
         bench, observed = self._bench, _managed(pod)
@@ -150,7 +175,7 @@ class Bindings:
         bench.ledger.begin(attempt)
         return attempt
 
-    async def _send(self, attempt: Attempt, resource_version: str) -> None:
+    async def _send(self, attempt: Attempt, resource_version: str, timeout_s: float) -> None:
         binding = PodBinding(
             namespace=attempt.pod.namespace,
             pod=attempt.pod.name,
@@ -161,7 +186,7 @@ class Bindings:
         )
         attempt.sent[resource_version] += 1
         try:
-            await self._binder.bind(binding, timeout_s=self._timeout_s)
+            await self._binder.bind(binding, timeout_s=timeout_s)
         except _DEFINITE as error:
             attempt.sent[resource_version] -= 1
             await self._resolve(attempt, error)

@@ -1,16 +1,22 @@
 """The extender's settings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpuloom.kube.leader import LeaderSettings
+from gpuloom.kube.objects import ObjectKey
 from gpuloom.kube.settings import KubeConfig
 from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.settings import TlsConfig, grpc_host_setting
 from gpuloom.runtime.config import REQUIRED, group, setting
-from gpuloom.runtime.parsers import Address, address, boolean, integer, port, seconds, text
+from gpuloom.runtime.parsers import Address, address, boolean, comma_list, integer, port, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
+from services.scheduler_extender.failpoints import Failpoint, failpoint
 
 _WEIGHT = integer(0, 1000)
+_PRODUCT_NAMESPACE = "gpuloom-system"
+_IN_A_POD = "KUBERNETES_SERVICE_HOST"
+"""The kubelet sets this for every container."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,89 @@ class WeightsConfig:
 
     def weights(self) -> ScoreWeights:
         return ScoreWeights(self.topology, self.resource, self.balance)
+
+
+@dataclass(frozen=True)
+class LeadershipConfig:
+    election: bool | None = setting(
+        "GPULOOM_EXTENDER_LEADER_ELECTION",
+        default=None,
+        parse=boolean,
+        help="Whether replicas choose a leader by a Lease; they do by default in a pod, and not elsewhere",
+    )
+    lease_namespace: str | None = setting(
+        "GPULOOM_EXTENDER_LEASE_NAMESPACE",
+        default=None,
+        parse=text,
+        help=f"Namespace of the Lease; by default that of the pod, else {_PRODUCT_NAMESPACE}",
+    )
+    lease_name: str = setting(
+        "GPULOOM_EXTENDER_LEASE_NAME", default="gpuloom-scheduler-extender", parse=text, help="Its name"
+    )
+    lease_duration_s: int = setting(
+        "GPULOOM_EXTENDER_LEASE_DURATION",
+        default=6,
+        parse=integer(2, 60),
+        help="Seconds after which a silent leader is replaced",
+    )
+    pod_name: str | None = setting(
+        "GPULOOM_POD_NAME",
+        default=None,
+        parse=text,
+        help="Name of the pod this runs in; as leader it labels it gpuloom.dev/leader=true for the Service",
+    )
+    pod_namespace: str | None = setting(
+        "GPULOOM_POD_NAMESPACE", default=None, parse=text, help="Namespace of the pod this runs in"
+    )
+
+    def problems(self) -> Iterable[str]:
+        if self.pod_name and not self.pod_namespace:
+            yield "GPULOOM_POD_NAME needs GPULOOM_POD_NAMESPACE"
+
+    def elects(self, environ: Mapping[str, str]) -> bool:
+        """Two that serve without an election would give devices twice, so every pod has one unless told."""
+        if self.election is not None:
+            return self.election
+        return self.pod_namespace is not None or _IN_A_POD in environ
+
+    def namespace(self) -> str:
+        return self.lease_namespace or self.pod_namespace or _PRODUCT_NAMESPACE
+
+    def own_pod(self) -> ObjectKey | None:
+        if self.pod_name is None or self.pod_namespace is None:
+            return None
+        return self.pod_namespace, self.pod_name
+
+    def lease_settings(self) -> LeaderSettings:
+        """Renewed often, so that a Binding nearly always finds its full timeout left of the lease."""
+        duration_s = self.lease_duration_s
+        return LeaderSettings(
+            lease_duration_s=duration_s,
+            renew_deadline_s=duration_s * 2 / 3,
+            retry_period_s=duration_s / 12,
+            request_timeout_s=duration_s / 3,
+            margin_s=duration_s / 12,
+        )
+
+
+@dataclass(frozen=True)
+class FailpointsConfig:
+    points: tuple[Failpoint, ...] = setting(
+        "GPULOOM_FAILPOINTS",
+        default=(),
+        parse=comma_list(failpoint),
+        help="For tests: where to hold this process up, as bind-before-post=stop or bind-before-post=30s",
+    )
+    allowed: bool = setting(
+        "GPULOOM_FAILPOINTS_ALLOWED",
+        default=False,
+        parse=boolean,
+        help="Must be true for GPULOOM_FAILPOINTS to be accepted",
+    )
+
+    def problems(self) -> Iterable[str]:
+        if self.points and not self.allowed:
+            yield "GPULOOM_FAILPOINTS is for tests only and needs GPULOOM_FAILPOINTS_ALLOWED=true"
 
 
 @dataclass(frozen=True)
@@ -79,6 +168,8 @@ class ExtenderConfig:
         "longer than discovery's and this service's facts may be old together",
     )
     weights: WeightsConfig = group(WeightsConfig)
+    leadership: LeadershipConfig = group(LeadershipConfig)
+    failpoints: FailpointsConfig = group(FailpointsConfig)
     grpc_host: str = grpc_host_setting()
     grpc_port: int = setting("GPULOOM_GRPC_PORT", default=50058, parse=port, help="Port to serve gRPC on")
     reflection: bool = setting(

@@ -1,7 +1,8 @@
 """The HTTPS port that kube-scheduler calls: who may call, what is counted, what a failure looks like.
 
-Every answer has status 200 and a Content-Length, as kube-scheduler needs it; while the ledger is not complete
-the answer is 503 and the connection is closed, so that a Service moves on.
+Every answer has status 200 and a Content-Length, as kube-scheduler needs it; while this replica is not the
+leader, or its ledger is not complete, the answer is 503 and the connection is closed, so that a
+Service moves on.
 """
 
 import ssl

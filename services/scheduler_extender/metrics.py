@@ -43,7 +43,12 @@ class ExtenderMetrics:
         )
         self.takeover_duration = Gauge(
             "gpuloom_scheduler_extender_takeover_duration_seconds",
-            "Time from start until the ledger was complete",
+            "Time from becoming the leader until serving",
+            registry=registry,
+        )
+        self.leader = Gauge(
+            "gpuloom_scheduler_extender_leader",
+            "1 while this replica serves kube-scheduler as the leader",
             registry=registry,
         )
 

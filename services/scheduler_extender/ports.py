@@ -1,5 +1,6 @@
 """What the extender needs from Kubernetes beside its informers."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from gpuloom.kube.client import PodBinding
@@ -29,3 +30,38 @@ class Marker(Protocol):
 
     async def touch(self, node_name: str, epoch: str) -> None:
         """Write a new capacity epoch on the node, which wakes pods that wait in kube-scheduler."""
+
+
+class Mandate(Protocol):
+    def until_s(self) -> float:
+        """The monotonic time up to which nobody else can be the leader; in the past: not the leader."""
+
+
+class Elector(Protocol):
+    def leader_until_s(self) -> float:
+        """As Mandate.until_s."""
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Wait to be the leader, then run the work; LeadershipLostError if it was stopped by a loss."""
+
+
+class Fence(Protocol):
+    """What stands between a new leader and those before it. Every step is tried until it succeeds."""
+
+    async def unbound_pods(self) -> Sequence[JsonObject]:
+        """All unbound pods as they are after this call began."""
+
+    async def stamp(self, pods: Sequence[JsonObject]) -> int:
+        """Change the version of those that the extender manages; how many there were."""
+
+    async def catch_up(self) -> None:
+        """Return when the ledger has heard of everything that happened to pods before this call."""
+
+
+class Badge(Protocol):
+    """What makes the Service choose this pod."""
+
+    async def wear(self) -> None:
+        """Put it on, and take it off whoever else wears it. Does nothing if all is so already."""
+
+    async def take_off(self) -> None: ...

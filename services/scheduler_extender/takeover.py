@@ -1,9 +1,11 @@
-"""How an extender comes to power. Every start is a takeover: somebody else may have held it a moment ago.
+"""How an extender comes to power. Every leader does this before it serves: another led a moment ago, maybe.
 
-1. Stamp every managed pod that is unbound. Its resourceVersion changes, so a Binding that an earlier
-   process sent or is about to send under the old version fails.
-2. List: the informers start only now, so what they show is from after the stamps.
-3. Serve, once pods, nodes and device facts are all there.
+1. List the unbound pods. The lease is ours by now, so every pod that an earlier leader can still send a
+   Binding for existed before this list.
+2. Stamp those that are managed. Their resourceVersions change, and a Binding carries the version that its
+   sender read while it held the lease: one that has not been applied by now fails.
+3. Catch up: what was applied before the stamps is on the ledger before anything is given out.
+Only then serve. Why this suffices, and why each step is needed, is told in ADR 8.
 """
 
 import asyncio
@@ -17,13 +19,21 @@ from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.ledger import ObservedPod
 from services.scheduler_extender.pods import observed_pod
-from services.scheduler_extender.ports import Marker
+from services.scheduler_extender.ports import Fence, Marker
 
 _log = logging.getLogger(__name__)
 
 CONCURRENT_STAMPS = 32
 FEW_PODS = 500
 """Up to so many unbound pods a takeover is quick; beyond, its time grows with their number."""
+
+
+async def take_over(fence: Fence) -> int:
+    """How many pods were stamped. To be called with the lease in hand."""
+    unbound = await fence.unbound_pods()
+    stamped = await fence.stamp(unbound)
+    await fence.catch_up()
+    return stamped
 
 
 async def stamp_unbound(pods: Iterable[JsonObject], epoch: str, marker: Marker, clock: Clock) -> int:

@@ -64,7 +64,7 @@ def devices_of(api: SimKubeApi, name: str) -> list[str]:
 def owners(api: SimKubeApi) -> dict[DeviceRef, list[str]]:
     """The bound pods of every device, as the pods themselves record it."""
     found: dict[DeviceRef, list[str]] = {}
-    for pod in api.store.select("pods"):
+    for pod in api.store.select("pods", namespace="default"):
         if pod["spec"].get("nodeName"):
             name = pod["metadata"]["name"]
             for item in allocation_of(api, name).devices:

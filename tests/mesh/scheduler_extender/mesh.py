@@ -66,14 +66,18 @@ class Cluster:
 
     async def start_extender(self, **settings: str) -> Service:
         """Started, which is not ready."""
-        own = {
+        own = self.extender_settings() | settings
+        return await self._mesh._start("scheduler_extender", ExtenderConfig, extender.build, own)
+
+    def extender_settings(self) -> dict[str, str]:
+        return {
             "GPULOOM_DISCOVERY_ADDRESS": f"127.0.0.1:{self._discovery_port}",
             "GPULOOM_EXTENDER_HOST": "127.0.0.1",
             "GPULOOM_EXTENDER_PORT": "0",
+            "GPULOOM_EXTENDER_LEADER_ELECTION": "false",
             "GPULOOM_GRPC_HOST": "127.0.0.1",
             "GPULOOM_GRPC_PORT": "0",
         }
-        return await self._mesh._start("scheduler_extender", ExtenderConfig, extender.build, own | settings)
 
     @asynccontextmanager
     async def line(self, service: Service) -> AsyncIterator[Line]:

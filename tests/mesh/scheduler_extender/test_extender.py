@@ -57,7 +57,7 @@ async def test_it_is_ready_only_after_stamps_lists_and_facts(tmp_path: Path) -> 
         answer = await cluster.ask(service, "filter", a_call(pod, "n1"))
 
         assert refusals == [
-            "GPULoom is not ready: unbound pods are not stamped yet\n",
+            "GPULoom is not ready: pods and nodes are not listed yet\n",
             "GPULoom is not ready: pods and nodes are not listed yet\n",
             "GPULoom is not ready: no device facts from discovery yet\n",
         ]

@@ -11,15 +11,16 @@ from gpuloom.errors import DeadlineError, InvalidRequestError, NotAllowedError, 
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
+from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.machines import Machine, Owed
-from tests.unit.scheduler_extender.world import Call, Task, World
+from tests.unit.scheduler_extender.world import World
 
 Item = TypeVar("Item")
 Draw = Callable[[int], int]
 """A number from 0 to below its argument: chance, or what hypothesis wants."""
 
-THEMES = ("races", "binds", "ends", "reports", "takeovers", "nodes", "all")
-LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "nodes": 35}
+THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "all")
+LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
 USUAL_LENGTH = 60
 NAMES = ("a", "b", "c", "d")
 EVERYTHING = 1000
@@ -60,8 +61,8 @@ def move(
 
 
 class Game:
-    def __init__(self, draw: Draw) -> None:
-        self.theme = _pick(THEMES, draw)
+    def __init__(self, draw: Draw, theme: str = "") -> None:
+        self.theme = theme or _pick(THEMES, draw)
         nodes, self._kinds = _pick(ARENAS, draw)
         self.world = World(nodes)
         self.length = LENGTHS.get(self.theme, USUAL_LENGTH)
@@ -75,7 +76,7 @@ class Game:
     def play(self, name: str, draw: Draw) -> None:
         MOVES[name].play(self, draw)
 
-    @move("binds", "ends", "reports", "takeovers", "nodes")
+    @move("binds", "ends", "reports", "takeovers", "failovers", "nodes")
     def a_pod_is_made(self, draw: Draw) -> None:
         free = [name for name in NAMES if name not in self.world.api.pods]
         if free:
@@ -91,15 +92,27 @@ class Game:
         name = _pick(free or unbound, draw)
         if free:
             self._make(name, draw)
+        self._complete_takeover()
         self.world.replica.hear_pods(EVERYTHING)
         ref = next(ref for ref in reversed(self.world.known) if ref.name == name)
         self._finish(self.world.ask(ref, _pick(self.machines(), draw).name))
         self.world.replica.hear_pods(EVERYTHING)
         self._run(ref, seen=draw(2) == 0)
 
-    @move("races", "binds", "takeovers", "nodes", "ends", weight=4, when=lambda game: bool(game.world.known))
+    @move(
+        "races",
+        "binds",
+        "takeovers",
+        "failovers",
+        "nodes",
+        "ends",
+        weight=4,
+        when=lambda game: bool(game.world.known),
+    )
     def a_bind_is_asked_for(self, draw: Draw) -> None:
         """Of the newest pods, dead or alive."""
+        if not self.world.serves:
+            return
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
         task = self.world.ask(_pick(self.world.known[-3:], draw), _pick(self.machines(), draw).name)
@@ -110,7 +123,7 @@ class Game:
     def the_only_pod_is_made(self, draw: Draw) -> None:
         self._make(NAMES[0], draw)
 
-    @move("races", "binds", "takeovers", "nodes", when=lambda game: bool(game.world.tasks))
+    @move("races", "binds", "takeovers", "failovers", "nodes", when=lambda game: bool(game.world.tasks))
     def the_server_acts(self, draw: Draw) -> None:
         _call(_pick(self.world.tasks, draw)).serve()
 
@@ -122,29 +135,43 @@ class Game:
         if draw(2):
             self._finish(task)
 
-    @move("races", "binds", "takeovers", "nodes", weight=4, when=lambda game: bool(game.answered()))
+    @move(
+        "races", "binds", "takeovers", "failovers", "nodes", weight=4, when=lambda game: bool(game.answered())
+    )
     def an_answer_arrives(self, draw: Draw) -> None:
         self.world.go_on(_pick(self.answered(), draw))
 
-    @move("races", "binds", "takeovers", "nodes", "ends", when=lambda game: bool(game.world.tasks))
+    @move(
+        "races", "binds", "takeovers", "failovers", "nodes", "ends", when=lambda game: bool(game.world.tasks)
+    )
     def a_caller_gives_up(self, draw: Draw) -> None:
         error = DeadlineError("no answer") if draw(2) else UnavailableError("broken off")
         self.world.give_up(_pick(self.world.tasks, draw), error)
 
-    @move("races", "binds", "takeovers", "nodes", "ends", when=lambda game: bool(game.world.on_their_way))
+    @move(
+        "races",
+        "binds",
+        "takeovers",
+        "failovers",
+        "nodes",
+        "ends",
+        when=lambda game: bool(game.world.on_their_way),
+    )
     def a_late_call_acts(self, draw: Draw) -> None:
         call = _pick(self.world.on_their_way, draw)
         self.world.on_their_way.remove(call)
         call.serve()
 
-    @move("races", "binds", "takeovers", "nodes", "ends")
+    @move("races", "binds", "takeovers", "failovers", "nodes", "ends")
     def pods_are_heard(self, draw: Draw) -> None:
         """All of them, one, or what is left of them after a gap in the watch."""
         manner = draw(3)
         if manner:
             self.world.replica.hear_pods(EVERYTHING if manner == 1 else 1)
-        else:
+        elif self.world.serves:
             self.world.replica.list_pods()
+        elif self.world.may_start_afresh():
+            self.world.list_on(self.world.replica)
 
     @move("races", "binds", "takeovers", when=lambda game: bool(game.world.api.pods))
     def somebody_writes_a_pod(self, draw: Draw) -> None:
@@ -152,7 +179,15 @@ class Game:
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
-    @move("binds", "ends", "reports", "takeovers", "nodes", when=lambda game: bool(game.world.api.pods))
+    @move(
+        "binds",
+        "ends",
+        "reports",
+        "takeovers",
+        "failovers",
+        "nodes",
+        when=lambda game: bool(game.world.api.pods),
+    )
     def a_pod_is_force_deleted(self, draw: Draw) -> None:
         self.world.api.delete(_pick(sorted(self.world.api.pods), draw))
         if draw(2):
@@ -182,7 +217,7 @@ class Game:
         manner = draw(4)
         machine = _pick(self.machines(), draw)
         machine.report(self.world.clock.elapsed_s, unnamed=manner == 1, partly=manner == 2)
-        self.world.replica.hear_facts()
+        self.world.hear_facts()
 
     @move("reports", weight=1)
     def an_agent_becomes_quiet_or_talks(self, draw: Draw) -> None:
@@ -192,18 +227,18 @@ class Game:
     @move("reports")
     def facts_go_back(self, draw: Draw) -> None:
         _pick(self.machines(), draw).go_back(draw, self.world.clock.elapsed_s)
-        self.world.replica.hear_facts()
+        self.world.hear_facts()
 
     @move("reports", weight=1)
     def an_agent_is_distrusted(self, draw: Draw) -> None:
         _pick(self.machines(), draw).distrusted = True
-        self.world.replica.hear_facts()
+        self.world.hear_facts()
 
     @move("reports", weight=1)
     def discovery_falls_silent_or_talks(self, draw: Draw) -> None:
         silent = self.world.silent_since_s is not None
         self.world.silent_since_s = None if silent else self.world.clock.elapsed_s
-        self.world.replica.hear_facts()
+        self.world.hear_facts()
 
     @move("ends", "reports", "nodes", weight=3)
     def time_passes(self, draw: Draw) -> None:
@@ -215,9 +250,43 @@ class Game:
         if draw(2):
             self.world.replica.hear_nodes()
 
-    @move("takeovers", weight=1, when=lambda game: game.world.may_crash())
-    def another_extender_takes_over(self, draw: Draw) -> None:
+    @move("takeovers", weight=1, when=lambda game: game.world.may_start_afresh())
+    def all_extenders_are_replaced(self, draw: Draw) -> None:
         self.world.crash()
+
+    @move("failovers", when=lambda game: game.world.standby is not None)
+    def the_standby_becomes_leader(self, draw: Draw) -> None:
+        """The leader before crashed, or was paused and does not know yet."""
+        self.world.fail_over(paused=bool(draw(2)))
+        if draw(4) == 0:
+            self._complete_takeover()
+
+    @move("failovers", weight=3, when=lambda game: game.world.serves and not game.world.tasks)
+    def a_bind_is_held_up(self, draw: Draw) -> None:
+        """Before its Binding is sent, or, of a pod that was not heard of yet, before it is read."""
+        free = [name for name in NAMES if name not in self.world.api.pods]
+        if free:
+            self._make(_pick(free, draw), draw)
+            if draw(2):
+                self.world.replica.hear_pods(EVERYTHING)
+            self.world.ask(self.world.known[-1], _pick(self.machines(), draw).name)
+
+    @move("failovers", weight=4, when=lambda game: not game.world.serves)
+    def the_takeover_goes_on(self, draw: Draw) -> None:
+        self.world.take_over_further()
+
+    @move("failovers", when=lambda game: game.world.standby is None and game.world.may_start_afresh())
+    def a_standby_starts(self, draw: Draw) -> None:
+        self.world.start_standby()
+
+    @move("failovers", weight=1, when=lambda game: game.world.standby is not None)
+    def the_standby_hears(self, draw: Draw) -> None:
+        standby = self.world.standby
+        assert standby is not None
+        if draw(4) or not self.world.may_start_afresh():
+            standby.hear_pods(EVERYTHING if draw(2) else 1)
+        else:
+            self.world.list_on(standby)
 
     @move("nodes", "ends", weight=1, when=lambda game: not game.world.tasks and not game.world.on_their_way)
     def somebody_else_binds_a_pod(self, draw: Draw) -> None:
@@ -250,6 +319,10 @@ class Game:
         profile = "3g.20gb" if resources is SLICE else ""
         self.world.create(name, HALF if profile else resources, profile=profile)
 
+    def _complete_takeover(self) -> None:
+        while not self.world.serves:
+            self.world.take_over_further()
+
     def _finish(self, task: Task) -> None:
         while task.waits_for is not None:
             task.waits_for.serve()
@@ -261,7 +334,7 @@ class Game:
                 machine.start(owed, self.world.clock.elapsed_s)
                 owed.shown = True
                 machine.report(self.world.clock.elapsed_s)
-        self.world.replica.hear_facts()
+        self.world.hear_facts()
 
 
 def _pick(items: Sequence[Item], draw: Draw) -> Item:

@@ -44,12 +44,21 @@ TestCluster.settings = settings(
 @pytest.mark.parametrize("case", range(4))
 def test_no_walk_through_the_cluster_gives_a_device_to_two_owners(case: int) -> None:
     for seed in range(case * WALKS_A_CASE, (case + 1) * WALKS_A_CASE):
-        chance = Random(seed)
-        game, played = Game(chance.randrange), list[str]()
+        walk(seed)
 
-        for _ in range(game.length):
-            played.append(chance.choice(game.choices()))
-            game.play(played[-1], chance.randrange)
 
-            problem = game.world.overbooked()
-            assert not problem, f"seed {seed}, theme {game.theme}: {problem} after {played}"
+@pytest.mark.parametrize("case", range(4))
+def test_no_failover_gives_a_device_to_two_owners(case: int) -> None:
+    for seed in range(case * WALKS_A_CASE, (case + 1) * WALKS_A_CASE):
+        walk(seed, "failovers")
+
+
+def walk(seed: int, theme: str = "") -> None:
+    chance = Random(seed)
+    game, played = Game(chance.randrange, theme), list[str]()
+    for _ in range(game.length):
+        played.append(chance.choice(game.choices()))
+        game.play(played[-1], chance.randrange)
+
+        problem = game.world.overbooked()
+        assert not problem, f"seed {seed}, theme {game.theme}: {problem} after {played}"

@@ -1,16 +1,18 @@
-"""A small cluster around the real ledger, views and bindings, every step of which a test decides.
+"""A small cluster around the real ledger, views, bindings and takeovers, every step of which a test decides.
 
-The extender's calls to Kubernetes stop half-way: a test says when the server acts on a call, when its answer
+The extenders' calls to Kubernetes stop half-way: a test says when the server acts on a call, when its answer
 arrives, and whether the caller waited for it. A call whose caller gave up stays on its way and may act later.
+There are two extenders: one that leads, or is taking over, and a warm standby. A leader that loses its lease
+is gone, or was paused: then what it was doing goes on when it wakes up, at any later moment.
 
 What the model takes as given: facts that are trusted and not stale are at most AGENT_TTL_S + DISCOVERY_TTL_S
 old; containers start and are published within their bounds; the kubelet alone reports a pod as ended; what
 became of nodes is heard before what later became of pods. What a dead extender knew of pods that vanished
-lives on only in what their nodes show, so a crash is played only when the nodes show all of that.
+lives on only in what their nodes show and in what a standby has watched, so an extender that does not lead
+starts or lists afresh only when the nodes show all of that.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -21,151 +23,15 @@ from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import uid_of
 from gpuloom.model.gpu import Gpu
 from gpuloom.model.node import NodeMode, PodRef
+from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.placement.devices import NodeView
-from services.scheduler_extender.binding import Bench, Bindings
-from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Ledger
-from services.scheduler_extender.state import ClusterState
+from services.scheduler_extender.takeover import take_over
 from services.scheduler_extender.wire import BindCall
 from tests.unit.scheduler_extender.api_server import ApiServer
 from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_gpu, a_node, a_pod
-from tests.unit.scheduler_extender.machines import (
-    AGENT_TTL_S,
-    PUBLISH_WITHIN_S,
-    START_WITHIN_S,
-    Machine,
-    Owed,
-)
-
-DISCOVERY_TTL_S = 5.0
-SETTLE_S = 30.0
-assert SETTLE_S > AGENT_TTL_S + DISCOVERY_TTL_S + START_WITHIN_S + PUBLISH_WITHIN_S
-
-
-@dataclass
-class Call:
-    """One call to Kubernetes. `act` is what the server does with it."""
-
-    act: Callable[[], JsonObject]
-    binding: PodBinding | None = None
-    acted: bool = False
-    answer: JsonObject | None = None
-    error: GpuloomError | None = None
-
-    def __await__(self) -> Generator["Call", None, JsonObject]:
-        yield self
-        if self.error is not None:
-            raise self.error
-        assert self.answer is not None
-        return self.answer
-
-    def serve(self) -> None:
-        if self.acted:
-            return
-        self.acted = True
-        try:
-            self.answer = self.act()
-        except GpuloomError as error:
-            self.error = error
-
-    def refuse(self, error: GpuloomError) -> None:
-        """The server says so without having acted."""
-        if not self.acted:
-            self.acted, self.error = True, error
-
-
-class Task:
-    """A bind under way. `waits_for` is the call it stands at, `answer` what it said in the end."""
-
-    def __init__(self, coroutine: Coroutine[Call, None, str]) -> None:
-        self._coroutine = coroutine
-        self.waits_for: Call | None = None
-        self.answer: str | None = None
-        self.go_on()
-
-    def go_on(self) -> None:
-        """The answer of the call has arrived."""
-        try:
-            self.waits_for = self._coroutine.send(None)
-        except StopIteration as done:
-            self.waits_for, self.answer = None, str(done.value)
-
-    def give_up_waiting(self, error: GpuloomError) -> Call:
-        """The caller sees an error; the call may still act."""
-        call = self.waits_for
-        assert call is not None
-        try:
-            self.waits_for = self._coroutine.throw(error)
-        except StopIteration as done:
-            self.waits_for, self.answer = None, str(done.value)
-        return call
-
-    def kill(self) -> Call | None:
-        self._coroutine.close()
-        return self.waits_for
-
-
-class Replica:
-    """One run of the extender: the real thing, behind an informer that lags."""
-
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self._shown: dict[str, JsonObject] = {}
-        self.pods_heard = len(world.api.log)
-        self.nodes_heard = len(world.node_log)
-        self.state = ClusterState(Ledger(SETTLE_S), world.facts_are_stale, world.clock)
-        bench = Bench(self.state.ledger, self.state.views, DecisionLog(world.clock), world.clock)
-        self.bindings = Bindings(bench, self, self, timeout_s=4.0)
-        for machine in world.machines.values():
-            self.state.observe_node(Change(None, a_node(machine.name, machine.uid)))
-        for pod in world.api.pods.values():
-            self._hear(Change(None, pod))
-        self.hear_facts()
-
-    def hear_pods(self, count: int) -> None:
-        """What became of the nodes before is heard before."""
-        self.hear_nodes()
-        for change in self._world.api.log[self.pods_heard :][:count]:
-            self.pods_heard += 1
-            self._hear(change)
-
-    def list_pods(self) -> None:
-        """The watch fell behind: what happened in between is never heard."""
-        self.hear_nodes()
-        self.pods_heard = len(self._world.api.log)
-        listed = {uid_of(pod): pod for pod in self._world.api.pods.values()}
-        for uid, pod in list(self._shown.items()):
-            if uid not in listed:
-                self._hear(Change(pod, None))
-        for uid, pod in listed.items():
-            self._hear(Change(self._shown.get(uid), pod))
-
-    def hear_nodes(self) -> None:
-        for change in self._world.node_log[self.nodes_heard :]:
-            self.nodes_heard += 1
-            self.state.observe_node(change)
-
-    def hear_facts(self) -> None:
-        world = self._world
-        if world.silent_since_s is not None:
-            return
-        for machine in world.machines.values():
-            self.state.observe_facts(machine.uid, machine.facts(world.clock.elapsed_s))
-
-    def by_uid(self, uid: str) -> JsonObject | None:
-        return self._shown.get(uid)
-
-    async def read(self, namespace: str, name: str) -> JsonObject:
-        return await Call(lambda: self._world.api.get(name))
-
-    async def bind(self, binding: PodBinding, *, timeout_s: float) -> None:
-        await Call(lambda: self._world.apply(binding), binding)
-
-    def _hear(self, change: Change) -> None:
-        self._shown.pop(uid_of(change.object), None)
-        if change.new is not None:
-            self._shown[uid_of(change.new)] = change.new
-        self.state.observe_pod(change)
+from tests.unit.scheduler_extender.calls import Call, Task
+from tests.unit.scheduler_extender.machines import Machine, Owed
+from tests.unit.scheduler_extender.replica import DISCOVERY_TTL_S, Replica
 
 
 class World:
@@ -183,6 +49,17 @@ class World:
         for name in nodes:
             self._install(name)
         self.replica = Replica(self)
+        self.replica.leads = True
+        self.standby: Replica | None = Replica(self)
+        self.takeover: Task | None = None
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return [self.replica] if self.standby is None else [self.replica, self.standby]
+
+    @property
+    def serves(self) -> bool:
+        return self.takeover is None
 
     def facts_are_stale(self) -> bool:
         since_s = self.silent_since_s
@@ -227,22 +104,28 @@ class World:
                 machine.pass_time(self.clock.elapsed_s)
                 if not machine.quiet:
                     machine.report(self.clock.elapsed_s)
-            self.replica.hear_facts()
-            self.replica.state.take_reopened()
+            for replica in self.replicas:
+                replica.hear_facts()
+                replica.state.take_reopened()
+
+    def hear_facts(self) -> None:
+        for replica in self.replicas:
+            replica.hear_facts()
 
     def end_container(self, machine: Machine, owed: Owed) -> None:
         del machine.owed[owed.pod.uid]
 
     def replace(self, machine: Machine) -> None:
         """The machine dies with all that runs on it; another takes its name, and the pods bound to it."""
-        self.replica.state.observe_facts(machine.uid, None)
+        for replica in self.replicas:
+            replica.state.observe_facts(machine.uid, None)
         self.node_log.append(Change(a_node(machine.name, machine.uid), None))
         successor = self._install(machine.name)
         self.node_log.append(Change(None, a_node(successor.name, successor.uid)))
         for pod in self.api.pods.values():
             if _runs_on(pod, successor.name):
                 successor.accept(pod, self.clock.elapsed_s)
-        self.replica.hear_facts()
+        self.hear_facts()
 
     def has_room(self, machine: Machine) -> bool:
         """Whether the kubelet would admit one card more, counting all that is bound or still runs there."""
@@ -253,7 +136,7 @@ class World:
                 promised[owed.pod.uid] = owed.request.count
         return sum(promised.values()) < 2
 
-    def may_crash(self) -> bool:
+    def may_start_afresh(self) -> bool:
         return all(
             machine.shows(owed)
             for machine in self.machines.values()
@@ -262,17 +145,57 @@ class World:
         )
 
     def crash(self) -> None:
-        """Another extender takes over; what the old one has sent stays on its way."""
-        calls = (task.kill() for task in self.tasks)
-        self.on_their_way += [call for call in calls if call is not None and not call.acted]
-        self.tasks.clear()
+        """Both extenders die, and one starts from nothing; what the leader has sent stays on its way."""
+        self._end_leader()
         self.silent_since_s = None
-        for machine in self.machines.values():
-            machine.reports = [machine.said] if machine.said is not None else []
+        self._forget_old_reports()
         for name, pod in self.api.pods.items():
             if not pod["spec"].get("nodeName"):
-                self.api.touch(name, "gpuloom.dev/epoch")
-        self.replica = Replica(self)
+                self.api.touch(name, ANNOTATION_EPOCH)
+        self.replica, self.standby = Replica(self), None
+        self.replica.leads = True
+
+    def fail_over(self, *, paused: bool) -> None:
+        """The lease passes to the standby. A paused leader goes on some time, with what it was doing."""
+        assert self.standby is not None
+        self._end_leader(paused)
+        self.replica, self.standby = self.standby, None
+        self.takeover = Task(take_over(self.replica))
+
+    def start_standby(self) -> None:
+        self._forget_old_reports()
+        self.standby = Replica(self)
+
+    def list_on(self, replica: Replica) -> None:
+        self._forget_old_reports()
+        replica.list_pods()
+
+    def take_over_further(self) -> None:
+        """One step: the server acts on what the takeover stands at, and it hears of it."""
+        takeover = self.takeover
+        assert takeover is not None
+        call = takeover.waits_for
+        assert call is not None
+        call.serve()
+        takeover.go_on()
+        if takeover.answer is not None:
+            self.takeover = None
+            self.replica.leads = True
+
+    def _forget_old_reports(self) -> None:
+        """Whoever starts afresh never heard of what only an older report shows."""
+        for machine in self.machines.values():
+            machine.reports = [machine.said] if machine.said is not None else []
+
+    def _end_leader(self, paused: bool = False) -> None:
+        self.replica.leads = False
+        takeover, self.takeover = self.takeover, None
+        if takeover is not None:
+            takeover.kill()
+        if not paused:
+            calls = [task.kill() for task in self.tasks]
+            self.on_their_way += [call for call in calls if call is not None and not call.acted]
+            self.tasks = []
 
     def overbooked(self) -> str:
         """What is owed twice, or would be if the extender gave away all that it believes to be free."""
@@ -298,7 +221,9 @@ class World:
         return list(coming.values())
 
     def _believed(self, machine: Machine) -> NodeView | None:
-        """What the extender believes of this machine, if it has heard of it."""
+        """What the extender that serves believes of this machine, if it has heard of it."""
+        if not self.serves:
+            return None
         view = self.replica.state.views.view(machine.name)
         return view if view is not None and view.uid == machine.uid else None
 

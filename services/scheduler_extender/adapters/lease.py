@@ -1,0 +1,43 @@
+"""Who leads: by a Lease, or without asking anybody."""
+
+import math
+from collections.abc import Awaitable, Callable
+
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.lease import record_from
+from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.resources import Resource
+
+
+class Unopposed:
+    """The elector of an extender that is known to be the only one."""
+
+    def leader_until_s(self) -> float:
+        return math.inf
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        await work()
+
+
+class NotedLease:
+    """The lease's part of the API. Keeps in mind who holds the lease: a standby tells it its callers."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.holder = ""
+        """Empty: nobody, or not known."""
+        self._client = client
+
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None, *, timeout_s: float
+    ) -> JsonObject:
+        return self._noted(await self._client.get(resource, name, namespace, timeout_s=timeout_s))
+
+    async def create(self, resource: Resource, obj: JsonObject, *, timeout_s: float) -> JsonObject:
+        return self._noted(await self._client.create(resource, obj, timeout_s=timeout_s))
+
+    async def replace(self, resource: Resource, obj: JsonObject, *, timeout_s: float) -> JsonObject:
+        return self._noted(await self._client.replace(resource, obj, timeout_s=timeout_s))
+
+    def _noted(self, lease: JsonObject) -> JsonObject:
+        self.holder = record_from(lease).holder
+        return lease

@@ -1,0 +1,44 @@
+"""Where the state is fed from: two informers and the mirror of discovery."""
+
+from dataclasses import dataclass
+
+from gpuloom.clients.discovery import ClusterMirror
+from gpuloom.kube.informer import Informer
+from services.scheduler_extender.adapters.feed import PodFeed
+from services.scheduler_extender.state import ClusterState
+
+MAX_SILENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    nodes: Informer
+    pods: PodFeed
+    mirror: ClusterMirror
+
+    def feed(self, state: ClusterState) -> None:
+        self.nodes.on_change(state.observe_node)
+        self.pods.informer.on_change(state.observe_pod)
+        self.mirror.on_change(state.observe_facts)
+
+    async def follow_pods(self) -> None:
+        # The nodes first: a pod's allocation is judged by its node's UID, and one that ends on a node that
+        # is not there leaves nothing behind.
+        await self.nodes.wait_synced()
+        await self.pods.run()
+
+    def missing(self) -> str:
+        if not (self.pods.informer.synced and self.nodes.synced):
+            return "pods and nodes are not listed yet"
+        if not self.mirror.synced:
+            return "no device facts from discovery yet"
+        return ""
+
+    def silence(self) -> str:
+        silent = self.pods.informer.last_contact_age_s() > MAX_SILENCE_S
+        return "the Kubernetes API is silent" if silent else ""
+
+    async def wait_complete(self) -> None:
+        await self.nodes.wait_synced()
+        await self.pods.informer.wait_synced()
+        await self.mirror.wait_synced()

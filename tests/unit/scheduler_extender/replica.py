@@ -1,0 +1,136 @@
+"""One extender of the model."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from gpuloom.kube.cache import Change
+from gpuloom.kube.client import PodBinding
+from gpuloom.kube.objects import uid_of
+from gpuloom.names import ANNOTATION_EPOCH
+from services.scheduler_extender.binding import Bench, Bindings
+from services.scheduler_extender.decisions import DecisionLog
+from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.state import ClusterState
+from tests.unit.scheduler_extender.api_server import ApiServer
+from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_node
+from tests.unit.scheduler_extender.calls import Call
+from tests.unit.scheduler_extender.machines import (
+    AGENT_TTL_S,
+    PUBLISH_WITHIN_S,
+    START_WITHIN_S,
+    Machine,
+)
+
+DISCOVERY_TTL_S = 5.0
+SETTLE_S = 30.0
+assert SETTLE_S > AGENT_TTL_S + DISCOVERY_TTL_S + START_WITHIN_S + PUBLISH_WITHIN_S
+
+
+class Surroundings(Protocol):
+    """What a replica sees of the world."""
+
+    clock: HandClock
+    api: ApiServer
+    node_log: list[Change]
+    machines: dict[str, Machine]
+    silent_since_s: float | None
+
+    def facts_are_stale(self) -> bool: ...
+
+    def apply(self, binding: PodBinding) -> JsonObject: ...
+
+
+class Replica:
+    """One run of the extender: the real thing, behind an informer that lags.
+
+    It begins as a standby that has listed everything. It is also the fence that its own takeover needs.
+    """
+
+    def __init__(self, world: Surroundings) -> None:
+        self._world = world
+        self.leads = False
+        self._shown: dict[str, JsonObject] = {}
+        self.pods_heard = len(world.api.log)
+        self.nodes_heard = len(world.node_log)
+        self.state = ClusterState(Ledger(SETTLE_S), world.facts_are_stale, world.clock)
+        bench = Bench(self.state.ledger, self.state.views, DecisionLog(world.clock), world.clock)
+        self.bindings = Bindings(bench, self, self, 4.0, self)
+        for machine in world.machines.values():
+            self.state.observe_node(Change(None, a_node(machine.name, machine.uid)))
+        for pod in world.api.pods.values():
+            self._hear(Change(None, pod))
+        self.hear_facts()
+
+    def hear_pods(self, count: int) -> None:
+        """What became of the nodes before is heard before."""
+        self.hear_nodes()
+        for change in self._world.api.log[self.pods_heard :][:count]:
+            self.pods_heard += 1
+            self._hear(change)
+
+    def list_pods(self) -> None:
+        """The watch fell behind: what happened in between is never heard."""
+        self.hear_nodes()
+        self.pods_heard = len(self._world.api.log)
+        listed = {uid_of(pod): pod for pod in self._world.api.pods.values()}
+        for uid, pod in list(self._shown.items()):
+            if uid not in listed:
+                self._hear(Change(pod, None))
+        for uid, pod in listed.items():
+            self._hear(Change(self._shown.get(uid), pod))
+
+    def hear_nodes(self) -> None:
+        for change in self._world.node_log[self.nodes_heard :]:
+            self.nodes_heard += 1
+            self.state.observe_node(change)
+
+    def hear_facts(self) -> None:
+        world = self._world
+        if world.silent_since_s is not None:
+            return
+        for machine in world.machines.values():
+            self.state.observe_facts(machine.uid, machine.facts(world.clock.elapsed_s))
+
+    def until_s(self) -> float:
+        """A lease that is lost is lost before anybody else has it."""
+        return math.inf if self.leads else -math.inf
+
+    async def unbound_pods(self) -> Sequence[JsonObject]:
+        def listed() -> list[JsonObject]:
+            return [pod for pod in self._world.api.pods.values() if not pod["spec"].get("nodeName")]
+
+        unbound: Sequence[JsonObject] = await Call(listed)
+        return unbound
+
+    async def stamp(self, pods: Sequence[JsonObject]) -> int:
+        for pod in pods:
+            await Call(partial(self._stamp, pod))
+        return len(pods)
+
+    async def catch_up(self) -> None:
+        """The write on its own pod, then waiting for the informer to show it."""
+        heard: int = await Call(lambda: len(self._world.api.log))
+        await Call(lambda: self.hear_pods(max(0, heard - self.pods_heard)))
+
+    def by_uid(self, uid: str) -> JsonObject | None:
+        return self._shown.get(uid)
+
+    async def read(self, namespace: str, name: str) -> JsonObject:
+        pod: JsonObject = await Call(lambda: self._world.api.get(name))
+        return pod
+
+    async def bind(self, binding: PodBinding, *, timeout_s: float) -> None:
+        await Call(lambda: self._world.apply(binding), binding)
+
+    def _hear(self, change: Change) -> None:
+        self._shown.pop(uid_of(change.object), None)
+        if change.new is not None:
+            self._shown[uid_of(change.new)] = change.new
+        self.state.observe_pod(change)
+
+    def _stamp(self, pod: JsonObject) -> None:
+        name = pod["metadata"]["name"]
+        if uid_of(self._world.api.pods.get(name, {})) == uid_of(pod):
+            self._world.api.touch(name, ANNOTATION_EPOCH)

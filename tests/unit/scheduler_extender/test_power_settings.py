@@ -1,0 +1,98 @@
+"""How leadership and failpoints are configured."""
+
+import asyncio
+
+import pytest
+
+from gpuloom.kube.client import PodBinding
+from gpuloom.runtime.clock import FakeClock
+from gpuloom.runtime.config import ConfigError, load_config
+from services.scheduler_extender.config import ExtenderConfig
+from services.scheduler_extender.failpoints import Failpoint, HeldBinder, failpoint
+from tests.unit.scheduler_extender.kubernetes import ScriptedApi
+
+BINDING = PodBinding("default", "pod", "n1")
+
+
+def config(**settings: str) -> ExtenderConfig:
+    needed = {"GPULOOM_DISCOVERY_ADDRESS": "discovery:50053", "GPULOOM_TLS_INSECURE": "true"}
+    return load_config(ExtenderConfig, needed | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "elects"),
+    [
+        ({}, {}, False),
+        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True),
+        ({"GPULOOM_POD_NAMESPACE": "gpus"}, {}, True),
+        ({"GPULOOM_EXTENDER_LEADER_ELECTION": "false"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
+        ({"GPULOOM_EXTENDER_LEADER_ELECTION": "true"}, {}, True),
+    ],
+)
+def test_there_is_an_election_in_every_pod_unless_told_otherwise(
+    settings: dict[str, str], environ: dict[str, str], elects: bool
+) -> None:
+    assert config(**settings).leadership.elects(environ) == elects
+
+
+def test_the_lease_is_in_the_pods_own_namespace_unless_told_otherwise() -> None:
+    own = config(GPULOOM_POD_NAME="x", GPULOOM_POD_NAMESPACE="gpus").leadership
+    told = config(GPULOOM_POD_NAMESPACE="gpus", GPULOOM_EXTENDER_LEASE_NAMESPACE="leases").leadership
+
+    assert (own.namespace(), own.own_pod()) == ("gpus", ("gpus", "x"))
+    assert (told.namespace(), told.own_pod()) == ("leases", None)
+    assert config().leadership.namespace() == "gpuloom-system"
+
+
+def test_a_pods_name_without_its_namespace_is_refused() -> None:
+    with pytest.raises(ConfigError, match="GPULOOM_POD_NAME needs GPULOOM_POD_NAMESPACE"):
+        config(GPULOOM_POD_NAME="x")
+
+
+@pytest.mark.parametrize("duration_s", [2, 6, 60])
+def test_every_lease_duration_makes_settings_that_fit_each_other(duration_s: int) -> None:
+    settings = config(GPULOOM_EXTENDER_LEASE_DURATION=str(duration_s)).leadership.lease_settings()
+
+    assert settings.lease_duration_s == duration_s
+
+
+def test_a_binding_finds_its_timeout_left_of_the_lease_when_renewals_take_half_a_second() -> None:
+    given = config()
+    lease = given.leadership.lease_settings()
+
+    oldest_s = lease.retry_period_s * 1.2 + 0.5
+
+    assert lease.lease_duration_s - lease.margin_s - oldest_s >= given.bind_timeout_s
+
+
+def test_failpoints_need_to_be_allowed() -> None:
+    with pytest.raises(ConfigError, match="GPULOOM_FAILPOINTS_ALLOWED"):
+        config(GPULOOM_FAILPOINTS="bind-before-post=stop")
+
+
+def test_failpoints_are_read_as_they_are_written() -> None:
+    settings = {"GPULOOM_FAILPOINTS": "bind-before-post=30s", "GPULOOM_FAILPOINTS_ALLOWED": "true"}
+
+    assert config(**settings).failpoints.points == (Failpoint("bind-before-post", 30.0),)
+    assert failpoint("bind-before-post=stop") == Failpoint("bind-before-post", None)
+    assert config().failpoints.points == ()
+
+
+@pytest.mark.parametrize("raw", ["bind-before-post", "bind-before-post=", "elsewhere=stop", "=stop", "stop"])
+def test_a_failpoint_that_is_none_is_refused(raw: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        failpoint(raw)
+
+
+async def test_a_failpoint_holds_the_first_binding_and_no_other() -> None:
+    clock, api = FakeClock(), ScriptedApi()
+    binder = HeldBinder(api, Failpoint("bind-before-post", 30.0), clock)
+
+    first = asyncio.create_task(binder.bind(BINDING, timeout_s=4.0))
+    await clock.advance(29.0)
+    await binder.bind(BINDING, timeout_s=4.0)
+    early = len(api.bindings)
+    await clock.advance(1.0)
+    await first
+
+    assert (early, len(api.bindings)) == (1, 2)
