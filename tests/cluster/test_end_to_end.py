@@ -15,7 +15,7 @@ from gpuloom.kube.objects import JsonObject, key_of, metadata_of, resource_versi
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode
-from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, RESOURCE_GPU_MILLI
+from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, CONDITION_GPUS_HEALTHY, RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.sim.cluster import plan_machines
 from gpuloom.sim.hardware import assemble
@@ -136,10 +136,12 @@ async def is_refused(client: KubeClient, name: str) -> bool:
 
 
 def without_wake_up(node: JsonObject) -> JsonObject:
-    """The node without what a wake-up changes: there was no other event."""
+    """The node without what a wake-up changes, and without its GPUs' health: there was no other event."""
     metadata = {
         key: value
         for key, value in metadata_of(node).items()
         if key not in ("annotations", "resourceVersion", "managedFields")
     }
-    return {"metadata": metadata, "spec": node["spec"], "status": node["status"]}
+    conditions = [entry for entry in node["status"]["conditions"] if entry["type"] != CONDITION_GPUS_HEALTHY]
+    status = {**node["status"], "conditions": conditions}
+    return {"metadata": metadata, "spec": node["spec"], "status": status}
