@@ -68,7 +68,8 @@ class DriverReading:
     """What the GPU driver says now. A GPU that stopped answering is in `gpus` with health LOST.
 
     By GPU UUID: `samples`, `last_xids` (the last error that each GPU or instance reported) and `processes`,
-    which are a few seconds old; a GPU whose processes are not known is left out of them.
+    which are a few seconds old; a GPU whose processes are not known is left out of them. `products` are the
+    names that the driver prints.
     """
 
     gpus: tuple[Gpu, ...]
@@ -81,3 +82,4 @@ class DriverReading:
     last_xids: Mapping[DeviceRef, int] = field(default_factory=dict)
     wiring: tuple[GpuWiring, ...] = ()
     driver_version: str = ""
+    products: Mapping[str, str] = field(default_factory=dict)

@@ -64,7 +64,8 @@ def device_block(picture: Picture, hostname_label: str) -> Block:
     )
     for gpu in picture.state.gpus:
         for ref, device in _devices(gpu, reading):
-            labels = f"{_device_labels(device)},{common}"
+            product = reading.products.get(gpu.uuid) or gpu.model
+            labels = f"{_device_labels(device, product)},{common}"
             _add_device(lines, device, labels, division.shares(ref))
     return {name: "".join(found) for name, found in lines.items() if found}
 
@@ -122,14 +123,14 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{round(value, _DECIMALS):.15g}"
 
 
-def _device_labels(device: Device) -> str:
+def _device_labels(device: Device, product: str) -> str:
     gpu = device.gpu
     labels = {
         "gpu": str(gpu.index),
         "UUID": gpu.uuid,
         "pci_bus_id": gpu.pci_bus_id,
         "device": f"nvidia{gpu.index}",
-        "modelName": gpu.model,
+        "modelName": product,
     }
     if device.mig is not None:
         labels["GPU_I_PROFILE"] = device.mig.placement.profile

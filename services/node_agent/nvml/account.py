@@ -38,6 +38,7 @@ def reading_of(ledger: Ledger, driver_version: str) -> DriverReading:
         },
         wiring=tuple(_wiring(member, memories[member.identity.uuid]) for member in members),
         driver_version=driver_version,
+        products={member.identity.uuid: member.identity.product for member in members},
     )
 
 

@@ -34,6 +34,8 @@ class Identity:
     pci_bus_id: str
     numa_node: int | None
     serial: str
+    product: str = ""
+    """As the driver prints it, e.g. "NVIDIA A100-SXM4-40GB"."""
 
 
 def identify(handle: Handle, catalog: Catalog, sysfs: Path) -> Identity:
@@ -51,6 +53,7 @@ def identify(handle: Handle, catalog: Catalog, sysfs: Path) -> Identity:
         pci_bus_id=pci_bus_id,
         numa_node=numa_node_of(pci_bus_id, sysfs),
         serial="" if serial is None else text(serial),
+        product=product,
     )
 
 

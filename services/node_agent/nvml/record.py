@@ -74,6 +74,7 @@ def _gpu(entry: Any) -> KeptGpu:
             pci_bus_id=_get(identity, "pci_bus_id", str),
             numa_node=None if identity.get("numa_node") is None else _natural(identity, "numa_node"),
             serial=_get(identity, "serial", str),
+            product=_get(identity, "product", str),
         ),
         index=_natural(entry, "index"),
         condition=Condition(

@@ -47,6 +47,16 @@ def test_a_line_has_the_labels_of_dcgm_exporter_in_its_order() -> None:
     ]
 
 
+def test_the_model_is_named_as_the_driver_prints_it() -> None:
+    picture = a_picture()
+    assert picture.reading is not None
+    named = replace(picture.reading, products={"GPU-a": "NVIDIA A100-SXM4-80GB"})
+
+    text = written(replace(picture, reading=named))
+
+    assert 'modelName="NVIDIA A100-SXM4-80GB"' in lines_of(text, "DCGM_FI_DEV_GPU_TEMP")[0]
+
+
 def test_the_hostname_can_be_written_in_small_letters() -> None:
     assert 'hostname="n1",node="n1"' in lines_of(written(a_picture(), "hostname"), "DCGM_FI_DEV_GPU_TEMP")[0]
 
