@@ -29,8 +29,13 @@ from gpuloom.kube.objects import JsonObject, is_older_version, resource_version_
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import Decision, Verdict
-from gpuloom.model.node import NodeMode, PodRef
-from gpuloom.names import ANNOTATION_ALLOCATION, ANNOTATION_VISIBLE_DEVICES
+from gpuloom.model.node import Delivery, NodeMode, PodRef
+from gpuloom.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_VISIBLE_DEVICES,
+    NRI_PLUGIN,
+    REQUIRED_PLUGINS_PREFIX,
+)
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
@@ -273,6 +278,9 @@ def _annotations(allocation: Allocation, view: NodeView) -> dict[str, str]:
             annotations[ANNOTATION_VISIBLE_DEVICES] = visible_devices(allocation, _mig_uuids(view))
         except NotFoundError as error:
             raise BindRefusedError(str(error)) from error
+        if view.delivery is Delivery.NRI:
+            # A runtime that checks it waits for the agent, instead of starting the container without its GPU.
+            annotations[REQUIRED_PLUGINS_PREFIX + allocation.container] = f'["{NRI_PLUGIN}"]'
     return annotations
 
 

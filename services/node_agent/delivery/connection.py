@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloom.errors import GpuloomError, NotAllowedError, UnavailableError
+from gpuloom.names import NRI_PLUGIN
 from gpuloom.nri.nri_pb2 import RegisterPluginRequest
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
@@ -28,7 +29,6 @@ from services.node_agent.delivery.plugin import Plugin, UnknownCallError
 
 _log = logging.getLogger(__name__)
 
-PLUGIN_NAME = "gpuloom"
 PLUGIN_INDEX = "10"
 
 _RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
@@ -124,7 +124,7 @@ class _Session:
         self._answers = ttrpc.MessageDecoder()
 
     async def register(self) -> None:
-        request = RegisterPluginRequest(plugin_name=PLUGIN_NAME, plugin_idx=PLUGIN_INDEX)
+        request = RegisterPluginRequest(plugin_name=NRI_PLUGIN, plugin_idx=PLUGIN_INDEX)
         call = ttrpc.call(_REGISTER_STREAM, _RUNTIME_SERVICE, "RegisterPlugin", request.SerializeToString())
         await self._send(RUNTIME_CONNECTION, call)
 

@@ -47,6 +47,7 @@ async def test_a_binding_names_the_pods_uid_and_version_and_carries_its_devices(
     assert (binding.pod, binding.node, binding.uid, binding.resource_version) == ("pod", "n1", POD.uid, "7")
     assert decode_allocation(binding.annotations[ANNOTATION_ALLOCATION]).node_uid == "uid-n1"
     assert binding.annotations[ANNOTATION_VISIBLE_DEVICES] == given_by(binding)[0]
+    assert binding.annotations["required-plugins.noderesource.dev/container.main"] == '["gpuloom"]'
     assert desk.decisions.newest()[-1].verdict is Verdict.BOUND
 
 
@@ -57,7 +58,7 @@ async def test_on_an_nvidia_node_the_devices_are_advisory_and_no_device_is_made_
 
     (binding,) = desk.api.bindings
     assert decode_allocation(binding.annotations[ANNOTATION_ALLOCATION]).advisory
-    assert ANNOTATION_VISIBLE_DEVICES not in binding.annotations
+    assert binding.annotations.keys() == {ANNOTATION_ALLOCATION}
 
 
 async def test_success_alone_does_not_end_the_hold() -> None:
