@@ -7,7 +7,7 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery lint format proto proto-check constraints clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-placement lint format proto proto-check constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ bench-agent: $(VENV)/.dev-ready ## cost of a look and of a scrape at 8 GPUs x 7 
 
 bench-discovery: $(VENV)/.dev-ready ## discovery with 1,000 simulated agents: time to synced, change to reader, memory, CPU
 	@$(BIN)/python -m tests.bench.discovery_scale $(ARGS)
+
+bench-placement: $(VENV)/.dev-ready ## how full the openb cluster gets with ours, FGD and BestFit; DATA=<folder of openb csv variants>
+	@$(BIN)/python -m tests.bench.placement $(DATA) $(ARGS)
 
 lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf
 	@$(BIN)/ruff check .

@@ -4,12 +4,17 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
 from gpuloom.model.mig import MigInstance
 from gpuloom.model.request import GpuRequest, PodRequest, RequestKind
-from gpuloom.placement.devices import GpuView, NodeView
+from gpuloom.placement.devices import GpuView, NodeView, usable_milli
 from gpuloom.placement.fit import Fit, Refusal, fit, instance_milli, serves, share_memory_mib
+from gpuloom.placement.potential import Prices, neutral_prices
 
 
-def choose_devices(request: PodRequest, node: NodeView) -> tuple[AllocatedDevice, ...] | Refusal:
-    """Whole GPUs by the topology table, a share on the fullest card, MIG slices where fewest are free."""
+def choose_devices(
+    request: PodRequest, node: NodeView, prices: Prices | None = None
+) -> tuple[AllocatedDevice, ...] | Refusal:
+    """Whole GPUs by the topology table, a share on the card whose rest is then worth most, MIG slices where
+    fewest are free.
+    """
     outcome = fit(request, node)
     if isinstance(outcome, Refusal):
         return outcome
@@ -18,7 +23,8 @@ def choose_devices(request: PodRequest, node: NodeView) -> tuple[AllocatedDevice
         chosen = chosen_cards(gpu, node, outcome)
         return tuple(_whole(view) for i, view in enumerate(node.gpus) if chosen >> i & 1)
     if gpu.kind is RequestKind.SHARE:
-        return (_share(gpu, chosen_card(node, outcome)),)
+        position = chosen_card(gpu, node, outcome, prices or neutral_prices())
+        return (_share(gpu, node.gpus[position]),)
     return tuple(_slice(gpu, view, instance) for view, instance in chosen_slices(gpu, node, outcome))
 
 
@@ -27,12 +33,22 @@ def chosen_cards(gpu: GpuRequest, node: NodeView, outcome: Fit) -> int:
     return node.links.best(outcome.mask, gpu.count, gpu.topology, gpu.topology_required)
 
 
-def chosen_card(node: NodeView, outcome: Fit) -> GpuView:
-    """The card that is used most already, so that whole cards stay free."""
-    return min(
-        (node.gpus[i] for i in outcome.positions),
-        key=lambda view: (view.free_milli, view.free_memory_mib, view.gpu.index),
-    )
+def chosen_card(gpu: GpuRequest, node: NodeView, outcome: Fit, prices: Prices) -> int:
+    """The position of the card where the share costs least; of equals the one that is used most already."""
+
+    def order(position: int) -> tuple[int, int, int, int]:
+        view = node.gpus[position]
+        before, after = view.free_share_milli, share_left_milli(gpu, view)
+        rise = int(prices.card_micro[after]) - int(prices.card_micro[before])
+        return rise, view.free_milli, view.free_memory_mib, position
+
+    return min(outcome.positions, key=order)
+
+
+def share_left_milli(gpu: GpuRequest, view: GpuView) -> int:
+    """What can still be used of the card once the share is taken."""
+    left_mib = view.free_memory_mib - share_memory_mib(gpu, view.gpu)
+    return usable_milli(view.free_milli - gpu.milli, left_mib, view.gpu.memory_mib)
 
 
 def chosen_slices(gpu: GpuRequest, node: NodeView, outcome: Fit) -> list[tuple[GpuView, MigInstance]]:

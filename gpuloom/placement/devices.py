@@ -5,6 +5,7 @@ The owner of the ledger makes these views; placement only reads them. Anything c
 
 from dataclasses import dataclass, field
 
+from gpuloom.catalog import slice_milli
 from gpuloom.model.gpu import MILLI_PER_GPU, Gpu, GpuHealth
 from gpuloom.model.mig import MigInstance
 from gpuloom.model.node import Delivery, NodeMode
@@ -43,6 +44,16 @@ class GpuView:
         if self.closed_reason or self.gpu.health is GpuHealth.HEALTHY:
             return self.closed_reason
         return _HEALTH_REASONS[self.gpu.health]
+
+    @property
+    def free_share_milli(self) -> int:
+        """The part of the card that can still be used: free of both milli and memory; 0 if unusable."""
+        if self.unusable_reason:
+            return 0
+        if not self.gpu.mig_enabled:
+            return usable_milli(self.free_milli, self.free_memory_mib, self.gpu.memory_mib)
+        slices = self.mig_slices or sum(instance.slices for instance in self.gpu.mig_instances)
+        return min(MILLI_PER_GPU, sum(slice_milli(instance.slices, slices) for instance in self.free_mig))
 
     @property
     def untouched(self) -> bool:
@@ -88,3 +99,10 @@ class NodeView:
             return self.topology
         pairs = pair_count(len(self.gpus))
         return Topology(len(self.gpus), (PcieLevel.UNKNOWN,) * pairs, (0,) * pairs)
+
+
+def usable_milli(free_milli: int, free_memory_mib: int, memory_mib: int) -> int:
+    """Milli without memory is of no use to anybody, nor the other way round."""
+    if memory_mib <= 0:
+        return min(free_milli, MILLI_PER_GPU)
+    return max(0, min(free_milli, MILLI_PER_GPU * free_memory_mib // memory_mib, MILLI_PER_GPU))

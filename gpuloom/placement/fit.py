@@ -1,8 +1,7 @@
 """The one fit predicate: can this node serve this request now, and if not, why.
 
-Every part of the product that asks "would it fit?" asks here, so that they cannot disagree.
-A refusal's text is shown to people, and kube-scheduler groups nodes by equal text: it holds numbers of the
-request, never names of nodes or devices. Never chooses between devices. CPU and memory are `host_refusal`'s,
+Every part of the product that asks "would it fit?" asks here, or asks `fleet`, which says the same of all
+nodes at once; so they cannot disagree. Never chooses between devices. CPU and memory are `host_refusal`'s,
 not `fit`'s: behind kube-scheduler they were checked already, on fresher data.
 """
 
@@ -13,22 +12,23 @@ from gpuloom.catalog import slice_milli
 from gpuloom.model.gpu import MILLI_PER_GPU, Gpu
 from gpuloom.model.mig import MigInstance
 from gpuloom.model.node import Delivery, NodeMode
-from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind, TopologyPreference
-from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
+from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.placement.devices import GpuView, NodeView
+from gpuloom.placement.reasons import RUNTIME_CLASS, Reason, Refusal, refusal
 
-RUNTIME_CLASS = "nvidia"
+__all__ = [
+    "MODE_OF_AUTHORITY",
+    "Fit",
+    "Refusal",
+    "fit",
+    "host_refusal",
+    "instance_milli",
+    "is_model",
+    "serves",
+    "share_memory_mib",
+]
 
-_MODE_OF_AUTHORITY = {Authority.NVIDIA: NodeMode.NVIDIA, Authority.GPULOOM: NodeMode.GPULOOM}
-_WRONG_MODE = {
-    Authority.NVIDIA: f"node gives out GPUs as {RESOURCE_GPU_MILLI}, the pod asks for nvidia.com/*",
-    Authority.GPULOOM: f"node gives out GPUs as {RESOURCE_NVIDIA_GPU}, the pod asks for gpuloom.dev/*",
-}
-_NOT_LINKED = {
-    TopologyPreference.NVLINK: "no {count} free GPUs that all have NVLink to each other",
-    TopologyPreference.NUMA: "no {count} free GPUs on one NUMA node",
-    TopologyPreference.PCIE: "no {count} free GPUs under one PCIe switch",
-}
+MODE_OF_AUTHORITY = {Authority.NVIDIA: NodeMode.NVIDIA, Authority.GPULOOM: NodeMode.GPULOOM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,11 @@ class Fit:
         return tuple(i for i in range(self.mask.bit_length()) if self.mask >> i & 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """`resolvable`: evicting pods from this node could change it."""
-
-    reason: str
-    resolvable: bool
-
-
 def fit(request: PodRequest, node: NodeView) -> Fit | Refusal:
-    refusal = _node_refusal(request, node)
-    if refusal is not None:
-        return refusal
-    return _FIT_OF_KIND[request.gpu.kind](request.gpu, node)
+    found = _node_refusal(request, node)
+    if found is not None:
+        return found
+    return _FIT_OF_KIND[request.gpu.kind](request, node)
 
 
 def host_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
@@ -62,12 +54,12 @@ def host_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
     host = node.host
     if host is None:
         return None
-    for needed, free, total, what in (
-        (request.cpu_milli, host.cpu_free_milli, host.cpu_total_milli, "CPU"),
-        (request.memory_bytes, host.memory_free_bytes, host.memory_total_bytes, "memory"),
-    ):
-        if needed > free:
-            return Refusal(f"not enough free {what}", resolvable=needed <= total)
+    if request.cpu_milli > host.cpu_free_milli:
+        ever = request.cpu_milli <= host.cpu_total_milli
+        return refusal(Reason.CPU_TAKEN if ever else Reason.CPU_TOO_SMALL, request)
+    if request.memory_bytes > host.memory_free_bytes:
+        ever = request.memory_bytes <= host.memory_total_bytes
+        return refusal(Reason.MEMORY_TAKEN if ever else Reason.MEMORY_TOO_SMALL, request)
     return None
 
 
@@ -93,14 +85,20 @@ def serves(request: GpuRequest, view: GpuView, instance: MigInstance) -> bool:
     return request.authority is Authority.NVIDIA or instance_milli(request, view, instance) == request.milli
 
 
+def is_model(request: GpuRequest, model: str, architecture: str) -> bool:
+    return (not request.models or model in request.models) and (
+        not request.architectures or architecture in request.architectures
+    )
+
+
 def _node_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
     if node.closed_reason:
-        return Refusal(f"node closed: {node.closed_reason}", resolvable=False)
+        return refusal(Reason.CLOSED, request, node.closed_reason)
     authority = request.gpu.authority
     if node.mode is NodeMode.UNKNOWN:
-        return Refusal("it is not known who gives out the node's GPUs", resolvable=False)
-    if node.mode is not _MODE_OF_AUTHORITY[authority]:
-        return Refusal(_WRONG_MODE[authority], resolvable=False)
+        return refusal(Reason.MODE_UNKNOWN, request)
+    if node.mode is not MODE_OF_AUTHORITY[authority]:
+        return refusal(Reason.WRONG_MODE, request)
     if authority is Authority.GPULOOM and node.delivery is not Delivery.NRI:
         return _delivery_refusal(request, node)
     return None
@@ -108,12 +106,9 @@ def _node_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
 
 def _delivery_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
     if node.delivery is not Delivery.ENV:
-        return Refusal("node cannot hand chosen GPUs to a container: it needs NRI", resolvable=False)
+        return refusal(Reason.NO_DELIVERY, request)
     if request.runtime_class != RUNTIME_CLASS:
-        return Refusal(
-            f"node hands out GPUs by environment: the pod needs runtimeClassName {RUNTIME_CLASS}",
-            resolvable=False,
-        )
+        return refusal(Reason.NEEDS_RUNTIME_CLASS, request)
     return None
 
 
@@ -141,102 +136,73 @@ class _Count:
             self.free += free
             self.mask |= 1 << position
 
-    def refusal(self, needed: int, too_few: str, taken: str) -> Refusal:
+    def outcome(self, request: PodRequest) -> Fit | Refusal:
+        needed = request.gpu.count
+        if self.free >= needed:
+            return Fit(self.mask)
         if self.existing < needed:
-            return Refusal(too_few, resolvable=False)
+            return refusal(Reason.TOO_FEW, request)
         if self.usable < needed:
-            return Refusal(f"too few usable GPUs: {self.unusable_reason}", resolvable=False)
-        return Refusal(taken, resolvable=True)
+            return refusal(Reason.UNUSABLE, request, self.unusable_reason)
+        return refusal(Reason.TAKEN, request)
 
 
-def _fit_whole(request: GpuRequest, node: NodeView) -> Fit | Refusal:
-    count = _Count()
+def _fit_whole(request: PodRequest, node: NodeView) -> Fit | Refusal:
+    gpu, count = request.gpu, _Count()
     for i, view in enumerate(node.gpus):
-        if _is_card(request, view.gpu, request.memory_mib or 0):
+        if _is_card(gpu, view.gpu, gpu.memory_mib or 0):
             count.add(i, view, 1, int(view.untouched))
-    if request.topology_required and count.usable >= request.count:
-        refusal = _topology_refusal(request, node, count)
-        if refusal is not None:
-            return refusal
-    if count.free >= request.count:
-        return Fit(count.mask)
-    kind = _model_text(request) + _memory_text(request, " with ")
-    return count.refusal(
-        request.count,
-        too_few=f"node has fewer than {request.count} GPUs{kind} outside MIG mode",
-        taken=f"not enough free GPUs{kind}: {request.count} asked",
-    )
+    if gpu.topology_required and count.usable >= gpu.count:
+        found = _topology_refusal(request, node, count)
+        if found is not None:
+            return found
+    return count.outcome(request)
 
 
-def _fit_share(request: GpuRequest, node: NodeView) -> Fit | Refusal:
-    count = _Count()
+def _fit_share(request: PodRequest, node: NodeView) -> Fit | Refusal:
+    gpu, count = request.gpu, _Count()
     for i, view in enumerate(node.gpus):
-        memory_mib = share_memory_mib(request, view.gpu)
-        if _is_card(request, view.gpu, memory_mib):
-            free = view.free_milli >= request.milli and view.free_memory_mib >= memory_mib
+        memory_mib = share_memory_mib(gpu, view.gpu)
+        if _is_card(gpu, view.gpu, memory_mib):
+            free = view.free_milli >= gpu.milli and view.free_memory_mib >= memory_mib
             count.add(i, view, 1, int(free))
-    if count.free:
-        return Fit(count.mask)
-    model = _model_text(request)
-    return count.refusal(
-        1,
-        too_few=f"node has no GPU{model}{_memory_text(request, ' with ')} outside MIG mode",
-        taken=f"no GPU{model} with {request.milli} milli{_memory_text(request, ' and ')} free",
-    )
+    return count.outcome(request)
 
 
-def _fit_mig(request: GpuRequest, node: NodeView) -> Fit | Refusal:
-    count = _Count()
+def _fit_mig(request: PodRequest, node: NodeView) -> Fit | Refusal:
+    gpu, count = request.gpu, _Count()
     for i, view in enumerate(node.gpus):
-        if view.gpu.mig_enabled and _is_model(request, view.gpu):
-            existing = sum(serves(request, view, instance) for instance in view.gpu.mig_instances)
-            count.add(i, view, existing, sum(serves(request, view, instance) for instance in view.free_mig))
-    if count.free >= request.count:
-        return Fit(count.mask)
-    what = f"MIG slices {request.mig_profile}{_model_text(request)}"
-    return count.refusal(
-        request.count,
-        too_few=f"node has fewer than {request.count} {what}",
-        taken=f"not enough free {what}: {request.count} asked",
-    )
+        if view.gpu.mig_enabled and is_model(gpu, view.gpu.model, view.gpu.architecture):
+            existing = sum(serves(gpu, view, instance) for instance in view.gpu.mig_instances)
+            count.add(i, view, existing, sum(serves(gpu, view, instance) for instance in view.free_mig))
+    return count.outcome(request)
 
 
-def _topology_refusal(request: GpuRequest, node: NodeView, count: _Count) -> Refusal | None:
+def _topology_refusal(request: PodRequest, node: NodeView, count: _Count) -> Refusal | None:
     """Evictions help only if the usable cards, all of them free, would have such a set."""
-    if count.free >= request.count and _linked(request, node, count.mask):
+    gpu = request.gpu
+    if count.free >= gpu.count and _linked(gpu, node, count.mask):
         return None
-    possible = _linked(request, node, count.usable_mask)
-    if possible and count.free < request.count:
+    possible = _linked(gpu, node, count.usable_mask)
+    if possible and count.free < gpu.count:
         return None
-    return Refusal(_NOT_LINKED[request.topology].format(count=request.count), resolvable=possible)
+    return refusal(Reason.NOT_LINKED if possible else Reason.NEVER_LINKED, request)
 
 
-def _linked(request: GpuRequest, node: NodeView, mask: int) -> bool:
-    return bool(node.links.best(mask, request.count, request.topology, required=True))
+def _linked(gpu: GpuRequest, node: NodeView, mask: int) -> bool:
+    return gpu.count == 0 or bool(node.links.best(mask, gpu.count, gpu.topology, required=True))
 
 
 def _is_card(request: GpuRequest, gpu: Gpu, memory_mib: int) -> bool:
     """A GPU in MIG mode is never given out whole or as a share."""
-    return not gpu.mig_enabled and gpu.memory_mib >= memory_mib and _is_model(request, gpu)
-
-
-def _is_model(request: GpuRequest, gpu: Gpu) -> bool:
-    return (not request.models or gpu.model in request.models) and (
-        not request.architectures or gpu.architecture in request.architectures
+    return (
+        not gpu.mig_enabled
+        and gpu.memory_mib >= memory_mib
+        and is_model(request, gpu.model, gpu.architecture)
     )
 
 
-def _model_text(request: GpuRequest) -> str:
-    models = f" of model {' or '.join(request.models)}" if request.models else ""
-    architectures = f" of architecture {' or '.join(request.architectures)}" if request.architectures else ""
-    return models + architectures
-
-
-def _memory_text(request: GpuRequest, joint: str) -> str:
-    return f"{joint}{request.memory_mib} MiB" if request.memory_mib else ""
-
-
-_FIT_OF_KIND: dict[RequestKind, Callable[[GpuRequest, NodeView], Fit | Refusal]] = {
+_FIT_OF_KIND: dict[RequestKind, Callable[[PodRequest, NodeView], Fit | Refusal]] = {
     RequestKind.WHOLE: _fit_whole,
     RequestKind.SHARE: _fit_share,
     RequestKind.MIG: _fit_mig,

@@ -1,43 +1,40 @@
-"""How good a node is for a pod: topology, resource and balance, each 0 to 100, weighted.
+"""How good a node is for a pod, one node at a time, and what kube-scheduler is told of many.
 
-topology  what the contract's scale says of the devices that would be chosen; 50 for one device.
-resource  half for packing: the share of the node's usable GPU capacity in use afterwards, so that empty nodes
-          stay empty for big jobs; half for stranding: a placement that uses up the rest of a shared card is
-          better than one that leaves things as they are, and that than one that leaves a new rest.
-balance   how close the used shares of CPU, memory and GPU come to each other, so that none runs out while
-          the others lie idle; 50 where CPU and memory are not known.
-Never refuses: that is `fit`.
+The points are made in `points`; `fleet` gives the same for all nodes at once. Never refuses: that is `fit`.
 """
 
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import PodRequest, RequestKind
-from gpuloom.placement.choose import chosen_card, chosen_cards, chosen_slices
-from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
+from gpuloom.placement.choose import chosen_card, chosen_cards, share_left_milli
+from gpuloom.placement.demand import nominal_milli
+from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Fit, Refusal, fit
+from gpuloom.placement.points import DEFAULT_WEIGHTS, Effects, Market, ScoreWeights, points
+from gpuloom.placement.potential import Prices, Room, neutral_prices, spread_micro, starved_micro
+from gpuloom.placement.stock import MICRO_PER_GPU
 from gpuloom.placement.topology import NEUTRAL_SCORE
 
+__all__ = [
+    "DEFAULT_WEIGHTS",
+    "MAX_EXTENDER_SCORE",
+    "Market",
+    "ScoreWeights",
+    "Scored",
+    "best_of",
+    "effects_of",
+    "evaluate",
+    "extender_scores",
+    "in_order",
+    "rank",
+]
+
 MAX_EXTENDER_SCORE = 10
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreWeights:
-    """Relative weights; only their proportions matter."""
-
-    topology: float = 40.0
-    resource: float = 35.0
-    balance: float = 25.0
-
-    def __post_init__(self) -> None:
-        if min(self.topology, self.resource, self.balance) < 0 or self.sum <= 0:
-            raise ValueError("score weights must not be negative, and one must be above 0")
-
-    @property
-    def sum(self) -> float:
-        return self.topology + self.resource + self.balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +48,6 @@ class Scored:
     balance: float
 
 
-DEFAULT_WEIGHTS = ScoreWeights()
-
-
 def rank(
     request: PodRequest, nodes: Iterable[NodeView], weights: ScoreWeights = DEFAULT_WEIGHTS
 ) -> list[Scored]:
@@ -63,20 +57,19 @@ def rank(
 
 
 def evaluate(
-    request: PodRequest, node: NodeView, weights: ScoreWeights = DEFAULT_WEIGHTS
+    request: PodRequest,
+    node: NodeView,
+    weights: ScoreWeights = DEFAULT_WEIGHTS,
+    market: Market | None = None,
 ) -> Scored | Refusal:
     """Fit and score of one node in one go."""
     outcome = fit(request, node)
     if isinstance(outcome, Refusal):
         return outcome
-    effect = _effect(request, node, outcome)
-    used_ratio = _used_ratio(node, effect.taken_milli)
-    # A rest grows or shrinks by less than one card, so the change maps onto 0 to 1.
-    stranding = (1.0 - effect.stranded_milli / MILLI_PER_GPU) / 2.0
-    resource = 50.0 * used_ratio + 50.0 * stranding
-    balance = NEUTRAL_SCORE if node.host is None else _balance(request, node.host, used_ratio)
-    total = weights.topology * effect.topology + weights.resource * resource + weights.balance * balance
-    return Scored(node.name, total / weights.sum, effect.topology, resource, balance)
+    market = market or Market(neutral_prices())
+    scored = points(request, market, effects_of(request, node, outcome, market.prices), weights)
+    parts = (scored.total, scored.topology, scored.resource, scored.balance)
+    return Scored(node.name, *(float(part[0]) for part in parts))
 
 
 def in_order(scored: Iterable[Scored]) -> list[Scored]:
@@ -111,63 +104,44 @@ def _rank(entry: Scored) -> tuple[float, str]:
     return -entry.total, entry.name
 
 
-@dataclass(frozen=True, slots=True)
-class _Effect:
-    """What the placement would do to the node's GPUs."""
-
-    topology: float
-    taken_milli: int
-    stranded_milli: int = 0
-
-
-def _effect(request: PodRequest, node: NodeView, outcome: Fit) -> _Effect:
-    gpu = request.gpu
+def effects_of(request: PodRequest, node: NodeView, outcome: Fit, prices: Prices) -> Effects:
+    """What placing the request does to this node, as the only entry of arrays."""
+    gpu, room = request.gpu, _room(node)
+    whole = sum(
+        view.untouched and not view.gpu.mig_enabled and not view.unusable_reason for view in node.gpus
+    )
+    topology, whole_after = NEUTRAL_SCORE, whole
+    taken_milli = gpu.count * nominal_milli(gpu)
+    card_micro = taken_milli * (MICRO_PER_GPU // MILLI_PER_GPU)
     if gpu.kind is RequestKind.WHOLE:
-        chosen = chosen_cards(gpu, node, outcome)
-        return _Effect(node.links.score(chosen, gpu.topology), gpu.count * MILLI_PER_GPU)
-    if gpu.kind is RequestKind.SHARE:
-        free_milli = chosen_card(node, outcome).free_milli
-        rest_before = free_milli if free_milli < MILLI_PER_GPU else 0
-        return _Effect(NEUTRAL_SCORE, gpu.milli, free_milli - gpu.milli - rest_before)
-    taken = sum(
-        MILLI_PER_GPU * instance.slices // _cut_slices(view)
-        for view, instance in chosen_slices(gpu, node, outcome)
+        topology = node.links.score(chosen_cards(gpu, node, outcome), gpu.topology)
+        whole_after = whole - gpu.count
+        card_micro = gpu.count * int(prices.card_micro[0] - prices.card_micro[MILLI_PER_GPU])
+    elif gpu.kind is RequestKind.SHARE:
+        view = node.gpus[chosen_card(gpu, node, outcome, prices)]
+        before, after = view.free_share_milli, share_left_milli(gpu, view)
+        whole_after = whole - int(view.untouched)
+        card_micro = int(prices.card_micro[after] - prices.card_micro[before])
+        taken_milli = before - after
+    kinds = ((view.gpu.model, view.gpu.architecture) for view in node.gpus if not view.unusable_reason)
+    return Effects(
+        room=room,
+        spread_before=spread_micro(room, prices),
+        starved_before=starved_micro(room, prices),
+        pin_micro=np.array([max((prices.pins_micro.get(kind, 0) for kind in kinds), default=0)]),
+        topology=np.array([topology]),
+        card_micro=np.array([card_micro]),
+        taken_milli=np.array([taken_milli]),
+        whole_before=np.array([whole]),
+        whole_after=np.array([whole_after]),
     )
-    return _Effect(NEUTRAL_SCORE, taken)
 
 
-def _used_ratio(node: NodeView, taken_milli: int) -> float:
-    """Of the usable cards' capacity, after the placement."""
-    used, total = taken_milli, 0
-    for view in node.gpus:
-        if not view.unusable_reason:
-            total += MILLI_PER_GPU
-            used += _used_milli(view)
-    return min(1.0, used / total)
-
-
-def _used_milli(view: GpuView) -> int:
-    """In MIG mode what counts are the instances that exist: nothing else of the card can be given out."""
-    if not view.gpu.mig_enabled:
-        return MILLI_PER_GPU - view.free_milli
-    if not view.gpu.mig_instances:
-        return 0
-    free = sum(instance.slices for instance in view.free_mig)
-    return MILLI_PER_GPU - MILLI_PER_GPU * free // _cut_slices(view)
-
-
-def _cut_slices(view: GpuView) -> int:
-    return sum(instance.slices for instance in view.gpu.mig_instances)
-
-
-def _balance(request: PodRequest, host: HostCapacity, gpu_ratio: float) -> float:
-    ratios = (
-        gpu_ratio,
-        _ratio_after(host.cpu_total_milli, host.cpu_free_milli, request.cpu_milli),
-        _ratio_after(host.memory_total_bytes, host.memory_free_bytes, request.memory_bytes),
+def _room(node: NodeView) -> Room:
+    host = node.host
+    return Room(
+        gpu_milli=np.array([sum(view.free_share_milli for view in node.gpus)]),
+        cpu_milli=np.array([0 if host is None else max(0, host.cpu_free_milli)]),
+        memory_bytes=np.array([0 if host is None else max(0, host.memory_free_bytes)]),
+        host_known=np.array([host is not None]),
     )
-    return 100.0 * (1.0 - (max(ratios) - min(ratios)))
-
-
-def _ratio_after(total: int, free: int, taken: int) -> float:
-    return min(1.0, max(0.0, (total - free + taken) / total)) if total > 0 else 1.0

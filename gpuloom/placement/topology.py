@@ -92,6 +92,16 @@ class TopologyTable:
         chosen = chooser(free, count)
         return 0 if required and not self.satisfies(chosen, preference) else chosen
 
+    def best_by_mask(self, count: int, preference: TopologyPreference, required: bool) -> NDArray[np.uint8]:
+        """`best` for every mask of free GPUs, for shapes of at most 8."""
+        masks = range(1 << self.gpu_count)
+        return np.array([self.best(free, count, preference, required) for free in masks], dtype=np.uint8)
+
+    def score_by_mask(self, preference: TopologyPreference) -> NDArray[np.float64]:
+        """`score` of every set, for shapes of at most 8."""
+        masks = range(1 << self.gpu_count)
+        return np.array([self.score(chosen, preference) for chosen in masks], dtype=np.float64)
+
     def score(self, chosen: int, preference: TopologyPreference) -> float:
         """How well the set meets the preference, 0 to 100; 50 where there is nothing to prefer."""
         return self._score(chosen, preference)

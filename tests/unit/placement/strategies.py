@@ -1,5 +1,7 @@
 """Random nodes and requests, small enough to collide often."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from gpuloom.model.gpu import GpuHealth
@@ -14,6 +16,7 @@ LAYOUTS: list[tuple[tuple[str, int], ...]] = [
     (("1g.5gb", 0), ("1g.5gb", 1), ("1g.10gb", 2), ("3g.20gb", 4)),
     (("3g.20gb", 0), ("1g.5gb", 4), ("1g.5gb", 6)),
 ]
+RUNTIME_CLASSES = st.sampled_from(["nvidia", "nvidia", None])
 TOPOLOGIES = st.sampled_from(list(TopologyPreference))
 
 
@@ -53,17 +56,45 @@ def nodes(draw: st.DrawFn, name: str = "node") -> NodeView:
 
 
 @st.composite
+def clusters(draw: st.DrawFn, max_nodes: int = 6) -> tuple[NodeView, ...]:
+    """Nodes with different names; some are closed, some of an unknown mode, some have equal shapes."""
+    found: list[NodeView] = []
+    for number in range(draw(st.integers(0, max_nodes))):
+        node = draw(nodes(f"n{number}"))
+        if found and draw(st.integers(0, 3)) == 0:
+            node = replace(draw(st.sampled_from(found)), name=f"n{number}", uid=f"uid-n{number}")
+        if draw(st.integers(0, 9)) == 0:
+            node = replace(node, closed_reason=draw(st.sampled_from(["no facts", "held"])))
+        if draw(st.integers(0, 9)) == 0:
+            node = replace(node, mode=NodeMode.UNKNOWN, delivery=draw(st.sampled_from(list(Delivery))))
+        found.append(node)
+    order = draw(st.permutations(found))
+    return tuple(order)
+
+
+@st.composite
 def requests(draw: st.DrawFn) -> PodRequest:
     kind = draw(st.sampled_from(list(RequestKind)))
     authority = draw(st.sampled_from(list(Authority)))
     models = draw(st.sampled_from([(), (), ("A100-SXM4-40GB",), ("T4",)]))
+    architectures = draw(st.sampled_from([(), (), (), ("ampere",), ("turing", "hopper")]))
     if kind is RequestKind.MIG:
         profile, milli = draw(st.sampled_from([("1g.5gb", 125), ("1g.10gb", 250), ("3g.20gb", 500)]))
         count = 1 if authority is Authority.GPULOOM else draw(st.integers(1, 4))
-        gpu = GpuRequest(kind, authority, count, milli, mig_profile=profile, models=models)
+        gpu = GpuRequest(
+            kind, authority, count, milli, mig_profile=profile, models=models, architectures=architectures
+        )
     elif kind is RequestKind.SHARE:
         memory = draw(st.none() | st.integers(1, MEMORY_MIB))
-        gpu = GpuRequest(kind, Authority.GPULOOM, 1, draw(st.integers(1, 999)), memory, models=models)
+        gpu = GpuRequest(
+            kind,
+            Authority.GPULOOM,
+            1,
+            draw(st.integers(1, 999)),
+            memory,
+            models=models,
+            architectures=architectures,
+        )
     else:
         topology = draw(TOPOLOGIES)
         required = topology is not TopologyPreference.NONE and draw(st.booleans())
@@ -71,8 +102,12 @@ def requests(draw: st.DrawFn) -> PodRequest:
             kind,
             authority,
             draw(st.integers(1, 5)),
+            memory_mib=draw(st.sampled_from([None, None, MEMORY_MIB, MEMORY_MIB + 1])),
             models=models,
+            architectures=architectures,
             topology=topology,
             topology_required=required,
         )
-    return PodRequest(gpu, "main", draw(st.integers(0, 9000)), draw(st.integers(0, 9000)), "nvidia")
+    return PodRequest(
+        gpu, "main", draw(st.integers(0, 9000)), draw(st.integers(0, 9000)), draw(RUNTIME_CLASSES)
+    )

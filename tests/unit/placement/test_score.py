@@ -1,15 +1,32 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.model.request import PodRequest, TopologyPreference
+from gpuloom.placement.demand import Demand
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fit import Fit, Refusal, fit
-from gpuloom.placement.score import Scored, ScoreWeights, evaluate, extender_scores, rank
+from gpuloom.placement.points import Market, rises_micro
+from gpuloom.placement.potential import Supply, prices_for
+from gpuloom.placement.score import (
+    Scored,
+    ScoreWeights,
+    effects_of,
+    evaluate,
+    extender_scores,
+    in_order,
+    rank,
+)
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
-from tests.unit.placement.strategies import nodes, requests
+from tests.unit.placement.strategies import clusters, nodes, requests
 
 NVLINK = TopologyPreference.NVLINK
+
+
+def a_host(cores: int = 64, memory_gib: int = 512) -> HostCapacity:
+    return HostCapacity(1000 * cores, 1000 * cores, memory_gib << 30, memory_gib << 30)
 
 
 def order(request: PodRequest, *candidates: NodeView) -> list[str]:
@@ -25,9 +42,8 @@ def scored(request: PodRequest, node: NodeView) -> Scored:
 def test_the_parts_are_weighted_forty_thirty_five_twenty_five() -> None:
     entry = scored(whole(2, topology=NVLINK), a_shaped_node("hgx-h100", 0xFF))
 
-    assert (entry.topology, entry.balance) == (100, 50)
-    assert entry.resource == pytest.approx(50 * 2 / 8 + 25)
-    assert entry.total == pytest.approx(0.40 * 100 + 0.35 * entry.resource + 0.25 * 50)
+    assert entry.topology == 100
+    assert entry.total == pytest.approx(40 + 0.35 * entry.resource + 0.25 * entry.balance)
 
 
 def test_weights_can_be_changed_but_not_be_negative_or_all_zero() -> None:
@@ -70,13 +86,57 @@ def test_a_slice_goes_to_the_fuller_cut_card() -> None:
     assert order(a_slice("1g.5gb", milli=125), empty, busy) == ["busy", "empty"]
 
 
-def test_balance_prefers_equal_use_of_cpu_memory_and_gpu() -> None:
-    even = a_node(a_card(0), a_card(1), host=HostCapacity(100, 50, 100, 50), name="even")
-    uneven = a_node(a_card(0), a_card(1), host=HostCapacity(100, 0, 100, 100), name="uneven")
+def test_gpus_that_lack_cpu_are_given_to_pods_that_need_little() -> None:
+    plenty = a_node(a_card(0), a_card(1), host=a_host(cores=64), name="plenty")
+    starved = a_node(a_card(0), a_card(1), host=a_host(cores=17), name="starved")
 
-    assert scored(whole(1), even).balance == pytest.approx(100)
-    assert scored(whole(1), uneven).balance == pytest.approx(0)
-    assert scored(whole(1), a_node(a_card(0))).balance == 50
+    assert scored(whole(1), starved).balance > scored(whole(1), plenty).balance
+    assert order(replace(whole(1), cpu_milli=1000), plenty, starved) == ["starved", "plenty"]
+    assert order(replace(whole(1), cpu_milli=16_000), plenty, starved) == ["plenty", "starved"]
+
+
+def test_memory_can_run_out_too() -> None:
+    plenty = a_node(a_card(0), a_card(1), host=a_host(memory_gib=512), name="plenty")
+    starved = a_node(a_card(0), a_card(1), host=a_host(memory_gib=68), name="starved")
+    hungry = replace(whole(1), memory_bytes=64 << 30)
+
+    assert order(whole(1), plenty, starved) == ["starved", "plenty"]
+    assert order(hungry, plenty, starved) == ["plenty", "starved"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(requests(), clusters(), st.lists(requests(), max_size=20))
+def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
+    request: PodRequest, candidates: tuple[NodeView, ...], learned: list[PodRequest]
+) -> None:
+    request = replace(
+        request, gpu=replace(request.gpu, topology=TopologyPreference.NONE, topology_required=False)
+    )
+    demand = Demand()
+    for pod in learned:
+        demand = demand.with_pod(pod)
+    supply = Supply({("T4", "turing"): 3, ("A100-SXM4-40GB", "ampere"): 5}, free_gpus=8, free_cores=80)
+    market = Market(prices_for(demand, supply), ((2, 70_000),))
+
+    ranked = in_order(
+        entry
+        for entry in (evaluate(request, node, market=market) for node in candidates)
+        if isinstance(entry, Scored)
+    )
+
+    nodes_by_name = {node.name: node for node in candidates}
+    rises = [_rise_micro(request, nodes_by_name[entry.name], market) for entry in ranked]
+    assert rises == sorted(rises)
+    for entry in ranked:
+        weighted = 0.40 * entry.topology + 0.35 * entry.resource + 0.25 * entry.balance
+        assert entry.total == pytest.approx(weighted, abs=1e-6)
+
+
+def _rise_micro(request: PodRequest, node: NodeView, market: Market) -> int:
+    outcome = fit(request, node)
+    assert isinstance(outcome, Fit)
+    resource, balance = rises_micro(request, market, effects_of(request, node, outcome, market.prices))
+    return int(resource[0] + balance[0])
 
 
 def test_equal_nodes_rank_by_name() -> None:

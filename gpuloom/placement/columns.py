@@ -1,0 +1,253 @@
+"""All nodes as arrays: one column per fact, one row per node, one cell per GPU.
+
+A row is replaced as a whole when its node changes, which takes microseconds; questions about all nodes are
+then a few array operations. Holds what the views say and what follows from one view alone; judges nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloom.catalog import slice_milli
+from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.topology import MAX_GPUS_PER_NODE
+from gpuloom.placement.devices import GpuView, NodeView
+from gpuloom.placement.interning import Interner
+from gpuloom.placement.potential import Room
+from gpuloom.placement.shapes import Shapes
+
+MODES = {mode: number for number, mode in enumerate(NodeMode)}
+DELIVERIES = {delivery: number for number, delivery in enumerate(Delivery)}
+
+_FIRST_ROWS = 64
+_FIRST_GPUS = 8
+
+_NODE_COLUMNS = (
+    "alive",
+    "closed",
+    "mode",
+    "delivery",
+    "shape",
+    "whole",
+    "gpu_milli",
+    "host_known",
+    "cpu_milli",
+    "memory_bytes",
+    "cpu_total_milli",
+    "memory_total_bytes",
+)
+_GPU_COLUMNS = ("kind", "memory_mib", "free_milli", "free_memory_mib", "share_milli", "is_card", "is_usable")
+_MASK_COLUMNS = ("cards", "usable", "free")
+
+Item = TypeVar("Item", bound=np.generic)
+Numbers = NDArray[np.int64]
+Masks = NDArray[np.uint64]
+Kind = tuple[str, str]
+# A MIG profile and what an instance of it stands for; 0 milli where that is not known.
+SliceKind = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """Columns of all rows, or of some: those are copied column by column, when one is asked for.
+
+    Masks: `cards` are not in MIG mode; `free` are usable and whole.
+    """
+
+    node: Numbers
+    gpu: Numbers
+    mask: Masks
+    rows: Numbers | None = None
+
+    def __len__(self) -> int:
+        return self.node.shape[1] if self.rows is None else len(self.rows)
+
+    def of_node(self, column: str) -> Numbers:
+        return self._taken(self.node[_NODE_COLUMNS.index(column)])
+
+    def of_gpu(self, column: str) -> Numbers:
+        """One row per node, one entry per GPU; entries beyond a node's GPUs are 0."""
+        return self._taken(self.gpu[_GPU_COLUMNS.index(column)])
+
+    def masks(self, column: str) -> Masks:
+        return self._taken(self.mask[_MASK_COLUMNS.index(column)])
+
+    def room(self) -> Room:
+        return Room(
+            self.of_node("gpu_milli"),
+            self.of_node("cpu_milli"),
+            self.of_node("memory_bytes"),
+            self.of_node("host_known") > 0,
+        )
+
+    def _taken(self, column: NDArray[Item]) -> NDArray[Item]:
+        return column if self.rows is None else column.take(self.rows, axis=0)
+
+
+class Columns:
+    def __init__(self) -> None:
+        self.kinds: Interner[Kind] = Interner()
+        self.shapes = Shapes()
+        self.views: list[NodeView | None] = []
+        self._rows: dict[str, int] = {}
+        self._spare: list[int] = []
+        self._node = np.zeros((len(_NODE_COLUMNS), _FIRST_ROWS), dtype=np.int64)
+        self._gpu = np.zeros((len(_GPU_COLUMNS), _FIRST_ROWS, _FIRST_GPUS), dtype=np.int64)
+        self._mask = np.zeros((len(_MASK_COLUMNS), _FIRST_ROWS), dtype=np.uint64)
+        self._slices: dict[SliceKind, NDArray[np.int16]] = {}
+        self._slice_counts: dict[SliceKind, int] = {}
+
+    @property
+    def size(self) -> int:
+        """Rows in use, spare ones between them included."""
+        return len(self.views)
+
+    def row(self, name: str) -> int | None:
+        return self._rows.get(name)
+
+    def rows(self, names: Sequence[str]) -> Numbers:
+        """Raise KeyError for a name that was never put."""
+        return np.fromiter(map(self._rows.__getitem__, names), dtype=np.int64, count=len(names))
+
+    def names(self) -> list[str]:
+        return list(self._rows)
+
+    def cells(self, rows: Numbers | None = None) -> Cells:
+        """Of these rows, or of all."""
+        size = self.size
+        return Cells(self._node[:, :size], self._gpu[:, :size], self._mask[:, :size], rows)
+
+    def slices(self, kind: SliceKind, cells: Cells) -> NDArray[np.int16]:
+        """By node and GPU: how many such instances exist, and how many are free."""
+        counts = self._slices[kind][:, : self.size]
+        return counts if cells.rows is None else counts.take(cells.rows, axis=1)
+
+    def slice_kinds(self) -> list[SliceKind]:
+        return list(self._slices)
+
+    def put(self, view: NodeView) -> int:
+        """The node as it is now; returns its row."""
+        row = self._rows.get(view.name)
+        if row is None:
+            row = self._rows[view.name] = self._new_row()
+        elif self.views[row] is view:
+            return row
+        before = self.views[row]
+        if len(view.gpus) > self._gpu.shape[2]:
+            self._widen(len(view.gpus))
+        shape = self.shapes.acquire(view.links)
+        kinds = [self.kinds.acquire((one.gpu.model, one.gpu.architecture)) for one in view.gpus]
+        if before is not None:
+            self._release(row, before)
+        self._write(row, view, shape, kinds)
+        self.views[row] = view
+        return row
+
+    def remove(self, name: str) -> None:
+        row = self._rows.pop(name, None)
+        if row is None:
+            return
+        view = self.views[row]
+        if view is not None:
+            self._release(row, view)
+        self._node[:, row] = 0
+        self._mask[:, row] = 0
+        self.views[row] = None
+        self._spare.append(row)
+
+    def _write(self, row: int, view: NodeView, shape: int, kinds: list[int]) -> None:
+        cells = [_gpu_cells(kind, one) for kind, one in zip(kinds, view.gpus, strict=True)]
+        if cells:
+            self._gpu[:, row, : len(cells)] = np.array(cells, dtype=np.int64).T
+        masks = _masks(view)
+        host = view.host
+        self._mask[:, row] = masks
+        self._node[:, row] = (
+            1,
+            bool(view.closed_reason),
+            MODES[view.mode],
+            DELIVERIES[view.delivery],
+            shape,
+            masks[2].bit_count(),
+            sum(cell[4] for cell in cells),
+            host is not None,
+            0 if host is None else max(0, host.cpu_free_milli),
+            0 if host is None else max(0, host.memory_free_bytes),
+            0 if host is None else host.cpu_total_milli,
+            0 if host is None else host.memory_total_bytes,
+        )
+        for position, one in enumerate(view.gpus):
+            if one.gpu.mig_instances and one.gpu.mig_enabled:
+                self._count_slices(row, position, one, 1)
+
+    def _release(self, row: int, view: NodeView) -> None:
+        self.shapes.release(int(self._node[_NODE_COLUMNS.index("shape"), row]))
+        for position, one in enumerate(view.gpus):
+            self.kinds.release(int(self._gpu[0, row, position]))
+            if one.gpu.mig_instances and one.gpu.mig_enabled:
+                self._count_slices(row, position, one, -1)
+        self._gpu[:, row] = 0
+
+    def _count_slices(self, row: int, position: int, view: GpuView, sign: int) -> None:
+        for column, instances in ((0, view.gpu.mig_instances), (1, view.free_mig)):
+            for instance in instances:
+                known = view.mig_slices
+                milli = slice_milli(instance.slices, known) if known else 0
+                kind = (instance.placement.profile, milli)
+                if kind not in self._slices:
+                    self._slices[kind] = np.zeros((2, *self._gpu.shape[1:]), dtype=np.int16)
+                    self._slice_counts[kind] = 0
+                self._slices[kind][column, row, position] += sign
+                self._slice_counts[kind] += sign
+                if not self._slice_counts[kind]:
+                    del self._slices[kind], self._slice_counts[kind]
+
+    def _new_row(self) -> int:
+        if self._spare:
+            return self._spare.pop()
+        if self.size == self._node.shape[1]:
+            self._resize(2 * self.size, self._gpu.shape[2])
+        self.views.append(None)
+        return self.size - 1
+
+    def _widen(self, gpus: int) -> None:
+        self._resize(self._node.shape[1], min(MAX_GPUS_PER_NODE, max(gpus, 2 * self._gpu.shape[2])))
+
+    def _resize(self, rows: int, gpus: int) -> None:
+        self._node = _grown(self._node, (len(_NODE_COLUMNS), rows))
+        self._mask = _grown(self._mask, (len(_MASK_COLUMNS), rows))
+        self._gpu = _grown(self._gpu, (len(_GPU_COLUMNS), rows, gpus))
+        self._slices = {kind: _grown(counts, (2, rows, gpus)) for kind, counts in self._slices.items()}
+
+
+def _gpu_cells(kind: int, view: GpuView) -> tuple[int, ...]:
+    return (
+        kind,
+        view.gpu.memory_mib,
+        view.free_milli,
+        view.free_memory_mib,
+        view.free_share_milli,
+        not view.gpu.mig_enabled,
+        not view.unusable_reason,
+    )
+
+
+def _masks(view: NodeView) -> tuple[int, int, int]:
+    cards = usable = free = 0
+    for position, one in enumerate(view.gpus):
+        if not one.gpu.mig_enabled:
+            bit = 1 << position
+            cards |= bit
+            if not one.unusable_reason:
+                usable |= bit
+                free |= bit if one.untouched else 0
+    return cards, usable, free
+
+
+def _grown(array: NDArray[Item], shape: tuple[int, ...]) -> NDArray[Item]:
+    grown = np.zeros(shape, dtype=array.dtype)
+    grown[tuple(slice(0, length) for length in array.shape)] = array
+    return grown

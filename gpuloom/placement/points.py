@@ -1,0 +1,178 @@
+"""From what a placement does to a node to points: topology, resource and balance, each 0 to 100, weighted.
+
+topology  what the contract's scale says of the devices that would be chosen; 50 for one device.
+resource  how little the placement raises the resource part of the potential.
+balance   how little it raises the part of GPUs starved of CPU and memory.
+
+Resource and balance are cut from the same ruler: with the contract's weights their weighted sum falls exactly
+as the potential rises, so that of two nodes with equal topology the one with the smaller rise always wins.
+The ruler's length depends on the request and on prices alone, never on the nodes it is held against.
+Works on arrays, one entry per node; refuses nothing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.model.request import PodRequest, RequestKind
+from gpuloom.placement.demand import nominal_milli
+from gpuloom.placement.potential import (
+    BUSY_CPU_WEIGHT,
+    BUSY_GPUS_WEIGHT,
+    CPU_WEIGHT,
+    MEMORY_WEIGHT,
+    TIGHT_CARD_WEIGHT,
+    Micros,
+    Prices,
+    Room,
+    spread_micro,
+    starved_micro,
+)
+from gpuloom.placement.stock import MICRO_PER_GPU
+
+# Hints and prices are advice: each moves a node by at most so many of the 100 points.
+MAX_ADVICE = 10.0
+
+_MAX_POINTS = 100.0
+# Every rounded term is off by half a millionth at most.
+_ROUNDING_MICRO = 8
+
+Floats = NDArray[np.float64]
+Amounts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreWeights:
+    """Relative weights; only their proportions matter."""
+
+    topology: float = 40.0
+    resource: float = 35.0
+    balance: float = 25.0
+
+    def __post_init__(self) -> None:
+        if min(self.topology, self.resource, self.balance) < 0 or self.sum <= 0:
+            raise ValueError("score weights must not be negative, and one must be above 0")
+
+    @property
+    def sum(self) -> float:
+        return self.topology + self.resource + self.balance
+
+
+DEFAULT_WEIGHTS = ScoreWeights()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Market:
+    """What scoring knows beside the node: prices, and what taking the last nodes for a set of cards costs."""
+
+    prices: Prices
+    sets_micro: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effects:
+    """What the placement does to each node.
+
+    `card_micro` is by how much the cards' own part of the potential rises; `whole_before` and `whole_after`
+    are numbers of fully free cards; `spread_before` and `starved_before` are the potential's terms until now.
+    """
+
+    room: Room
+    spread_before: Micros
+    starved_before: Micros
+    pin_micro: Micros
+    topology: Floats
+    card_micro: Micros
+    taken_milli: Amounts
+    whole_before: Amounts
+    whole_after: Amounts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """`total` ranks the nodes; `per_gpu` is by how much it falls when the potential rises by a whole GPU."""
+
+    per_gpu: float
+    total: Floats
+    topology: Floats
+    resource: Floats
+    balance: Floats
+
+
+def rises_micro(request: PodRequest, market: Market, effects: Effects) -> tuple[Micros, Micros]:
+    """By how much the resource and the balance part of the potential rise."""
+    after = effects.room.less(effects.taken_milli, request.cpu_milli, request.memory_bytes)
+    resource = effects.card_micro + spread_micro(after, market.prices) - effects.spread_before
+    resource += effects.pin_micro * effects.taken_milli // MILLI_PER_GPU
+    for count, price_micro in market.sets_micro:
+        lost = (effects.whole_before >= count) & (effects.whole_after < count)
+        resource += lost * price_micro
+    return resource, starved_micro(after, market.prices) - effects.starved_before
+
+
+def points(request: PodRequest, market: Market, effects: Effects, weights: ScoreWeights) -> Points:
+    resource_rise, balance_rise = rises_micro(request, market, effects)
+    ruler = _ruler(request, market)
+    resource_left = ruler.resource_top - resource_rise
+    balance_left = ruler.balance_top - balance_rise
+    # Multiplied once, after the integers were added: equal sums stay equal, and unequal ones unequal.
+    parts = (weights.resource / DEFAULT_WEIGHTS.resource) * resource_left
+    parts = parts + (weights.balance / DEFAULT_WEIGHTS.balance) * balance_left
+    total = (weights.topology * effects.topology + ruler.points_per_micro * parts) / weights.sum
+    return Points(
+        per_gpu=ruler.points_per_micro * MICRO_PER_GPU / weights.sum,
+        total=total,
+        topology=effects.topology,
+        resource=np.clip(resource_left * ruler.points_per_micro / DEFAULT_WEIGHTS.resource, 0, _MAX_POINTS),
+        balance=np.clip(balance_left * ruler.points_per_micro / DEFAULT_WEIGHTS.balance, 0, _MAX_POINTS),
+    )
+
+
+def with_advice(scored: Points, names: Sequence[str], advice: Iterable[Mapping[str, float]]) -> Points:
+    """The same with bounded points added to the totals by node name; what is not named stays as it is."""
+    total = scored.total
+    for of_node in advice:
+        if of_node:
+            total = total + np.clip([of_node.get(name, 0.0) for name in names], -MAX_ADVICE, MAX_ADVICE)
+    return replace(scored, total=np.maximum(total, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ruler:
+    """The largest rises possible, which get 0 points, and how many weighted points a millionth GPU is."""
+
+    resource_top: int
+    balance_top: int
+    points_per_micro: float
+
+
+def _ruler(request: PodRequest, market: Market) -> _Ruler:
+    """Both parts have the same unit and fit into 0 to 100, whatever the node."""
+    gpu = request.gpu
+    gpus = 1.0 if gpu.kind is RequestKind.SHARE else gpu.count * nominal_milli(gpu) / MILLI_PER_GPU
+    cpu_gpus = request.cpu_milli / 1000 / market.prices.cores_per_gpu
+    memory_gpus = request.memory_bytes / (1 << 20) / market.prices.mib_per_gpu
+    lowest_cards, highest_cards = -TIGHT_CARD_WEIGHT * gpus, gpus
+    falling = BUSY_GPUS_WEIGHT * math.sqrt(gpus) + BUSY_CPU_WEIGHT * math.sqrt(cpu_gpus)
+    sets = sum(price_micro for _, price_micro in market.sets_micro) / MICRO_PER_GPU
+    pins = market.prices.highest_pin_micro * gpus / MICRO_PER_GPU
+    resource_top = _upper(highest_cards + pins + sets)
+    resource_span = resource_top - _lower(lowest_cards - falling)
+    balance_top = _upper(CPU_WEIGHT * cpu_gpus + MEMORY_WEIGHT * memory_gpus)
+    balance_span = balance_top - _lower(-(CPU_WEIGHT + MEMORY_WEIGHT) * gpus)
+    points_per_micro = _MAX_POINTS * min(
+        DEFAULT_WEIGHTS.resource / resource_span, DEFAULT_WEIGHTS.balance / balance_span
+    )
+    return _Ruler(resource_top, balance_top, points_per_micro)
+
+
+def _upper(gpus: float) -> int:
+    return math.ceil(gpus * MICRO_PER_GPU) + _ROUNDING_MICRO
+
+
+def _lower(gpus: float) -> int:
+    return math.floor(gpus * MICRO_PER_GPU) - _ROUNDING_MICRO

@@ -1,0 +1,193 @@
+"""The potential of a node: what its free capacity is not worth to the pods that usually come.
+
+A placement is as good as it raises this little. All amounts are millionths of a GPU, as integers, so that
+sums are exact and equal nodes stay equal. The parts are:
+
+resource  minus the worth of every card's free share (`stock`), so that no useless rest is left;
+          plus small concave terms of free GPUs, free CPU and single shares: busy nodes and tight cards first;
+          minus what pods that take no other model will need of this one;
+          plus a price for taking away one of the last nodes that could hold several GPUs together.
+balance   the GPUs that will find no CPU, and half as much for memory, if pods ask as they did lately.
+
+Knows no requests and no scores; works on arrays, one entry per node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.model.request import Authority
+from gpuloom.placement.demand import Demand, architecture_key, model_key, set_key
+from gpuloom.placement.stock import MICRO_PER_GPU, share_values
+
+# Found on a public trace (tests/bench/placement): any of them may change by a third and cost less than 0.1 %.
+TIGHT_CARD_WEIGHT = 0.15
+BUSY_GPUS_WEIGHT = 0.25
+BUSY_CPU_WEIGHT = 0.05
+CPU_WEIGHT = 1.0
+MEMORY_WEIGHT = 0.5
+# Over how many cores the shortage of CPU sets in; memory's follows in proportion. Where the free GPUs of the
+# whole cluster want nearly all of its free cores, saving some here takes them from there: it sets in sharply.
+SOFT_CORES = 6.0
+SHARP_CORES = 0.5
+PLENTY_OF_CPU = 0.7
+SCARCE_CPU = 0.9
+# Sets of GPUs are kept for as many coming pods.
+HORIZON_PODS = 2000
+SET_PRICE_POWER = 4
+
+# What a GPU's pods want until enough of them were seen: as if this many GPUs had been asked for that way.
+PRIOR_GPUS = 10.0
+PRIOR_CORES_PER_GPU = 8.0
+PRIOR_MIB_PER_GPU = 32_768.0
+
+_BYTES_PER_MIB = 1 << 20
+
+Micros = NDArray[np.int64]
+Amounts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What the cluster has: cards by model and architecture, free GPUs and the free cores beside them."""
+
+    cards: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    free_gpus: float = 0.0
+    free_cores: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """What demand makes of free capacity. `card_micro` is a card's part of the potential by its free milli.
+
+    `pins_micro` are by model and architecture; `sets` is how many pods for so many cards of an authority will
+    come within the horizon.
+    """
+
+    card_micro: Micros
+    cores_per_gpu: float
+    mib_per_gpu: float
+    soft_cores: float
+    pins_micro: Mapping[tuple[str, str], int]
+    sets: Mapping[Authority, tuple[tuple[int, float], ...]]
+
+    @property
+    def highest_pin_micro(self) -> int:
+        return max(self.pins_micro.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """What is free on each node; where the host's amounts are not known they are 0 and count for nothing."""
+
+    gpu_milli: Amounts
+    cpu_milli: Amounts
+    memory_bytes: Amounts
+    host_known: NDArray[np.bool_]
+
+    def at(self, rows: Amounts) -> "Room":
+        return Room(
+            self.gpu_milli[rows], self.cpu_milli[rows], self.memory_bytes[rows], self.host_known[rows]
+        )
+
+    def less(self, gpu_milli: Amounts | int, cpu_milli: int, memory_bytes: int) -> "Room":
+        return Room(
+            np.maximum(self.gpu_milli - gpu_milli, 0),
+            np.maximum(self.cpu_milli - cpu_milli, 0),
+            np.maximum(self.memory_bytes - memory_bytes, 0),
+            self.host_known,
+        )
+
+
+def prices_for(demand: Demand, supply: Supply) -> Prices:
+    """Takes some 10 ms, for the worth of shares; everything else is arithmetic on small tables."""
+    gpus = demand.gpus + PRIOR_GPUS
+    values = share_values({int(milli): weight for milli, weight in demand.shares.items()})
+    tight = TIGHT_CARD_WEIGHT * MICRO_PER_GPU * np.sqrt(np.arange(MILLI_PER_GPU + 1) / MILLI_PER_GPU)
+    cores_per_gpu = (demand.cpu_cores + PRIOR_GPUS * PRIOR_CORES_PER_GPU) / gpus
+    return Prices(
+        card_micro=np.rint(tight).astype(np.int64) - values,
+        cores_per_gpu=cores_per_gpu,
+        mib_per_gpu=(demand.memory_mib + PRIOR_GPUS * PRIOR_MIB_PER_GPU) / gpus,
+        soft_cores=_soft_cores(cores_per_gpu, supply),
+        pins_micro={kind: _pin_micro(kind, demand, supply.cards) for kind in supply.cards},
+        sets={authority: _expected_sets(demand, authority) for authority in Authority},
+    )
+
+
+@lru_cache(maxsize=1)
+def neutral_prices() -> Prices:
+    """Before anything was learned."""
+    return prices_for(Demand(), Supply())
+
+
+def spread_micro(room: Room, prices: Prices) -> Micros:
+    """The concave terms: taking from little lowers them more than taking from much."""
+    gpus = np.sqrt(room.gpu_milli / MILLI_PER_GPU)
+    cpu = np.sqrt(room.cpu_milli / (1000 * prices.cores_per_gpu))
+    terms = BUSY_GPUS_WEIGHT * gpus + np.where(room.host_known, BUSY_CPU_WEIGHT * cpu, 0.0)
+    return _micro(terms)
+
+
+def starved_micro(room: Room, prices: Prices) -> Micros:
+    """The GPUs that will find no CPU or memory: how far the wants of the free GPUs exceed what is free.
+
+    Softly: how the coming pods differ from the average is not known.
+    """
+    gpus = room.gpu_milli / MILLI_PER_GPU
+    soft_gpus = prices.soft_cores / prices.cores_per_gpu
+    lacking_cpu = gpus - room.cpu_milli / (1000 * prices.cores_per_gpu)
+    lacking_memory = gpus - room.memory_bytes / (_BYTES_PER_MIB * prices.mib_per_gpu)
+    starved = soft_gpus * (
+        CPU_WEIGHT * np.logaddexp(0.0, lacking_cpu / soft_gpus)
+        + MEMORY_WEIGHT * np.logaddexp(0.0, lacking_memory / soft_gpus)
+    )
+    return _micro(np.where(room.host_known, starved, 0.0))
+
+
+def set_prices_micro(
+    prices: Prices, authority: Authority, able: Mapping[int, int]
+) -> tuple[tuple[int, int], ...]:
+    """By number of cards, the price of taking away a node that could hold so many; `able` such are left."""
+    found = []
+    for count, expected in prices.sets[authority]:
+        scarcity = min(1.0, expected / max(1, able.get(count, 0)))
+        found.append((count, round(count * MICRO_PER_GPU * scarcity**SET_PRICE_POWER)))
+    return tuple(found)
+
+
+def _micro(gpus: NDArray[np.float64]) -> Micros:
+    rounded: Micros = np.rint(gpus * MICRO_PER_GPU).astype(np.int64)
+    return rounded
+
+
+def _soft_cores(cores_per_gpu: float, supply: Supply) -> float:
+    wanted = cores_per_gpu * supply.free_gpus / max(supply.free_cores, 1.0)
+    plenty = (SCARCE_CPU - wanted) / (SCARCE_CPU - PLENTY_OF_CPU)
+    return SHARP_CORES + (SOFT_CORES - SHARP_CORES) * min(1.0, max(0.0, plenty))
+
+
+def _pin_micro(kind: tuple[str, str], demand: Demand, supply: Mapping[tuple[str, str], int]) -> int:
+    """The part of demand that takes only this model or architecture over its part of the cards, at most 1."""
+    model, architecture = kind
+    cards = sum(supply.values())
+    if not cards or not demand.pinned:
+        return 0
+    of_model = sum(count for other, count in supply.items() if other[0] == model)
+    of_architecture = sum(count for other, count in supply.items() if other[1] == architecture)
+    needed = demand.pinned.get(model_key(model), 0.0) / max(1, of_model)
+    needed += demand.pinned.get(architecture_key(architecture), 0.0) / max(1, of_architecture)
+    return round(MICRO_PER_GPU * min(1.0, needed * cards / (demand.gpus + PRIOR_GPUS)))
+
+
+def _expected_sets(demand: Demand, authority: Authority) -> tuple[tuple[int, float], ...]:
+    prefix = set_key(authority, 0)[:-1]
+    counts = sorted(int(key.removeprefix(prefix)) for key in demand.sets if key.startswith(prefix))
+    pods = demand.pods + PRIOR_GPUS
+    return tuple(
+        (count, demand.sets[set_key(authority, count)] / pods * HORIZON_PODS) for count in counts if count > 1
+    )

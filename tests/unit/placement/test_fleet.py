@@ -1,0 +1,280 @@
+"""The fleet says of many nodes at once what the scalar functions say of each."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuloom.model.allocation import AllocatedDevice
+from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.request import PodRequest, TopologyPreference
+from gpuloom.placement.choose import choose_devices
+from gpuloom.placement.demand import Demand
+from gpuloom.placement.devices import HostCapacity, NodeView
+from gpuloom.placement.fit import host_refusal
+from gpuloom.placement.fleet import Fleet, Question
+from gpuloom.placement.potential import prices_for
+from gpuloom.placement.reasons import Refusal
+from gpuloom.placement.score import Scored, evaluate, extender_scores, in_order
+from gpuloom.placement.survey import Survey
+from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
+from tests.unit.placement.strategies import clusters, nodes, requests
+
+
+def a_fleet(*views: NodeView, learned: list[PodRequest] | None = None) -> Fleet:
+    fleet = Fleet()
+    for view in views:
+        fleet.put(view)
+    demand = Demand()
+    for request in learned or ():
+        demand = demand.with_pod(request)
+    fleet.set_prices(prices_for(demand, fleet.supply()))
+    return fleet
+
+
+def one_by_one(fleet: Fleet, question: Question, views: tuple[NodeView, ...]) -> list[Scored | Refusal]:
+    """What the scalar functions say of each node."""
+    market = fleet.market(question.request.gpu.authority)
+    outcomes = []
+    for view in views:
+        outcome = evaluate(question.request, view, market=market)
+        lacking = host_refusal(question.request, view) if question.check_host else None
+        outcomes.append(lacking if isinstance(outcome, Scored) and lacking is not None else outcome)
+    return outcomes
+
+
+def outcomes_of(survey: Survey) -> list[Scored | Refusal]:
+    return [survey.outcome(entry) for entry in range(len(survey))]
+
+
+@settings(max_examples=120, deadline=None)
+@given(clusters(), requests(), st.lists(requests(), max_size=30), st.booleans())
+def test_the_fleet_says_exactly_what_the_scalar_functions_say(
+    cluster: tuple[NodeView, ...], request: PodRequest, learned: list[PodRequest], check_host: bool
+) -> None:
+    fleet = a_fleet(*cluster, learned=learned)
+    question = Question(request, check_host)
+
+    survey = fleet.evaluate(question, [node.name for node in cluster])
+    expected = one_by_one(fleet, question, cluster)
+
+    assert outcomes_of(survey) == expected
+    ranked = in_order(outcome for outcome in expected if isinstance(outcome, Scored))
+    assert survey.ranked() == ranked
+    assert survey.shortlist(2) == ranked[:2]
+    assert survey.winner == (ranked[0] if ranked else None)
+    assert survey.scores() == extender_scores(ranked)
+    refused = [(n.name, o) for n, o in zip(cluster, expected, strict=True) if isinstance(o, Refusal)]
+    assert list(survey.refusals()) == refused
+    assert survey.refusal_counts() == Counter(outcome for _, outcome in refused)
+
+
+@settings(max_examples=40, deadline=None)
+@given(clusters(), clusters(), requests(), st.data())
+def test_a_changed_fleet_equals_a_new_one(
+    before: tuple[NodeView, ...], after: tuple[NodeView, ...], request: PodRequest, data: st.DataObject
+) -> None:
+    changed = a_fleet(*before)
+    changed.evaluate(Question(request))
+    for node in before:
+        if data.draw(st.booleans()):
+            changed.remove(node.name)
+    for node in after:
+        changed.put(node)
+    for name in {node.name for node in before} - {node.name for node in after}:
+        changed.remove(name)
+    names = [node.name for node in after]
+    new = a_fleet(*after)
+    new.set_prices(changed.prices)
+
+    survey = changed.evaluate(Question(request), names)
+
+    assert len(changed) == len(after)
+    assert changed.supply() == new.supply()
+    assert outcomes_of(survey) == outcomes_of(new.evaluate(Question(request), names))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(nodes("changing"), min_size=2, max_size=5), nodes("steady"), st.lists(requests(), min_size=3))
+def test_every_change_of_a_node_is_seen_at_once(
+    versions: list[NodeView], steady: NodeView, pods: list[PodRequest]
+) -> None:
+    fleet = a_fleet(versions[0], steady, learned=pods)
+
+    for version in versions:
+        fleet.put(version)
+
+        for request in pods:
+            survey = fleet.evaluate(Question(request), ["changing", "steady"])
+            assert outcomes_of(survey) == one_by_one(fleet, Question(request), (version, steady))
+
+
+def test_slices_and_cpu_of_a_changed_node_are_counted_anew() -> None:
+    layout = (("1g.5gb", 0), ("1g.5gb", 1))
+    request = replace(a_slice("1g.5gb", milli=125), cpu_milli=4000)
+    fleet = a_fleet(a_node(a_cut_card(0, *layout), host=HostCapacity(64_000, 64_000, 1 << 38, 1 << 38)))
+    before = fleet.evaluate(Question(request)).winner
+
+    used = a_node(a_cut_card(0, *layout, used=1), host=HostCapacity(64_000, 5000, 1 << 38, 1 << 38))
+    fleet.put(used)
+    after = fleet.evaluate(Question(request)).winner
+    fleet.put(a_node(a_cut_card(0, *layout, used=2), host=used.host))
+
+    assert before != after == evaluate(request, used, market=fleet.market(request.gpu.authority))
+    assert fleet.evaluate(Question(request)).winner is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(clusters(), requests(), st.data())
+def test_some_nodes_are_judged_as_they_are_among_all(
+    cluster: tuple[NodeView, ...], request: PodRequest, data: st.DataObject
+) -> None:
+    fleet = a_fleet(*cluster)
+    some = (
+        data.draw(st.lists(st.sampled_from([node.name for node in cluster]), unique=True)) if cluster else []
+    )
+
+    survey = fleet.evaluate(Question(request), some)
+    among_all = fleet.evaluate(Question(request))
+
+    of_all = dict(zip(among_all.names, outcomes_of(among_all), strict=True))
+    assert outcomes_of(survey) == [of_all[name] for name in some]
+
+
+@settings(max_examples=40, deadline=None)
+@given(clusters(), requests())
+def test_the_winner_can_be_given_devices(cluster: tuple[NodeView, ...], request: PodRequest) -> None:
+    fleet = a_fleet(*cluster)
+
+    winner = fleet.evaluate(Question(request)).winner
+
+    if winner is not None:
+        view = fleet.view(winner.name)
+        assert view is not None
+        devices = choose_devices(request, view, fleet.prices)
+        assert not isinstance(devices, Refusal)
+        assert all(isinstance(device, AllocatedDevice) for device in devices)
+        assert len(devices) == request.gpu.count
+
+
+def test_large_shapes_are_answered_by_their_own_table() -> None:
+    wish = whole(2, topology=TopologyPreference.NVLINK, required=True)
+    pair = (a_shaped_node("dgx-2", 0b11, name="large"), a_shaped_node("dgx-1v", 0b100001, name="small"))
+    fleet = a_fleet(*pair)
+
+    survey = fleet.evaluate(Question(wish), ["large", "small"])
+
+    assert outcomes_of(survey) == one_by_one(fleet, Question(wish), pair)
+    assert [entry.name for entry in survey.shortlist()] == ["large"]
+
+
+def test_reasons_are_counted_by_their_text() -> None:
+    fleet = a_fleet(
+        a_node(a_card(0, 0), name="full"),
+        a_node(a_card(0, 500), name="half"),
+        a_node(a_card(0), name="closed", closed_reason="facts are old"),
+        a_node(a_card(0, closed_reason="two owners"), name="contested"),
+        a_node(a_card(0), name="of another", mode=NodeMode.NVIDIA),
+        a_node(a_card(0), name="mute", delivery=Delivery.NONE),
+        a_node(a_cut_card(0, ("1g.5gb", 0)), name="cut"),
+    )
+
+    counts = fleet.evaluate(Question(whole(1))).refusal_counts()
+
+    assert {refusal.reason: count for refusal, count in counts.items()} == {
+        "not enough free GPUs: 1 asked": 2,
+        "node closed: facts are old": 1,
+        "too few usable GPUs: two owners": 1,
+        "node gives out GPUs as nvidia.com/gpu, the pod asks for gpuloom.dev/*": 1,
+        "node cannot hand chosen GPUs to a container: it needs NRI": 1,
+        "node has fewer than 1 GPUs outside MIG mode": 1,
+    }
+
+
+def test_the_host_is_looked_at_only_when_asked() -> None:
+    fleet = a_fleet(a_node(a_card(0), host=HostCapacity(8000, 1000, 1 << 30, 1 << 30)))
+    request = replace(whole(1), cpu_milli=2000)
+
+    assert fleet.evaluate(Question(request)).winner is not None
+    counts = fleet.evaluate(Question(request, check_host=True)).refusal_counts()
+    assert counts == {Refusal("not enough free CPU", resolvable=True): 1}
+
+
+def test_advice_moves_a_node_but_only_so_far() -> None:
+    fleet = a_fleet(*(a_node(a_card(0), name=name) for name in "abc"))
+    neutral = fleet.evaluate(Question(whole(1)), list("abc"))
+
+    hinted = fleet.evaluate(Question(whole(1), hint={"b": 1000.0}, price={"c": 4.0, "b": -2.0}), list("abc"))
+
+    moved = hinted.points.total - neutral.points.total
+    assert moved == pytest.approx([0.0, 8.0, 4.0])
+    assert [entry.name for entry in hinted.ranked()] == ["b", "c", "a"]
+
+
+def test_the_shortlist_takes_equals_by_name() -> None:
+    names = [f"node-{number:03d}" for number in range(100)]
+    fleet = a_fleet(*(a_node(a_card(0), name=name) for name in reversed(names)))
+
+    survey = fleet.evaluate(Question(a_share(300)))
+
+    assert [entry.name for entry in survey.shortlist()] == names[:8]
+    assert list(survey.scores().values()).count(10) == 1
+    assert survey.shortlist(0) == []
+
+
+def test_near_the_best_is_measured_in_gpus() -> None:
+    fleet = a_fleet(
+        a_node(a_card(0, 500), name="best"),
+        a_node(a_card(0, 510), name="near"),
+        a_node(*(a_card(i) for i in range(8)), name="far"),
+        learned=[a_share(500)] * 50,
+    )
+
+    survey = fleet.evaluate(Question(a_share(500)))
+
+    assert [entry.name for entry in survey.near_best()] == ["best", "near"]
+    assert len(survey.near_best(gpus=1.0)) == 3
+    assert a_fleet().evaluate(Question(whole(1))).near_best() == []
+
+
+def test_an_unknown_name_is_an_error_and_no_nodes_are_none() -> None:
+    fleet = a_fleet()
+
+    assert fleet.evaluate(Question(a_slice("1g.5gb"))).winner is None
+    with pytest.raises(KeyError):
+        fleet.evaluate(Question(whole(1)), ["nobody"])
+
+
+def test_the_last_node_for_a_large_set_is_kept() -> None:
+    host = HostCapacity(64_000, 64_000, 1 << 38, 1 << 38)
+    last = a_node(*(a_card(i) for i in range(4)), name="a-last", host=host)
+    rest = a_node(*(a_card(i, 1000 if i else 0) for i in range(8)), name="b-rest", host=host)
+    sets = [whole(4)] * 50
+
+    kept = a_fleet(last, rest, learned=[*sets, *[whole(1)] * 50]).evaluate(Question(whole(1))).winner
+    careless = a_fleet(last, rest, learned=[whole(1)] * 50).evaluate(Question(whole(1))).winner
+
+    assert kept is not None
+    assert careless is not None
+    assert (kept.name, careless.name) == ("b-rest", "a-last")
+
+
+def test_a_model_that_others_insist_on_is_left_to_them() -> None:
+    wanted = a_node(a_card(0), name="a-wanted")
+    other = a_node(a_card(0, model="T4"), name="b-other")
+    fleet = a_fleet(wanted, other, learned=[whole(1, models=("A100-SXM4-40GB",))] * 30)
+
+    names = [entry.name for entry in fleet.evaluate(Question(whole(1))).ranked()]
+
+    assert names == ["b-other", "a-wanted"]
+
+
+def test_totals_are_finite_for_absurd_amounts() -> None:
+    fleet = a_fleet(a_node(a_card(0), host=HostCapacity(1, 1, 1, 1)))
+
+    survey = fleet.evaluate(Question(replace(whole(1), cpu_milli=10**12, memory_bytes=10**17)))
+
+    assert np.isfinite(survey.points.total).all()

@@ -1,0 +1,16 @@
+from gpuloom.placement.interning import Interner
+
+
+def test_equal_things_share_a_number_until_the_last_user_goes() -> None:
+    numbers: Interner[str] = Interner()
+    first, second = numbers.acquire("a"), numbers.acquire("b")
+
+    assert numbers.acquire("a") == first
+    numbers.release(first)
+    assert (len(numbers), numbers.users(first)) == (2, 1)
+    numbers.release(first)
+    assert len(numbers) == 1
+    assert numbers.acquire("c") == first
+    assert sorted(numbers.items()) == [(first, "c"), (second, "b")]
+    assert numbers.capacity == 2
+    assert numbers.thing(second) == "b"
