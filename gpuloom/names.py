@@ -24,7 +24,7 @@ ANNOTATION_SPOT_WARNING = "gpu-autoscaler.io/spot-interruption-warning"
 ANNOTATION_SPOT_TIME = "gpu-autoscaler.io/spot-termination-time"
 
 REQUIRED_PLUGINS_PREFIX = "required-plugins.noderesource.dev/container."
-"""Of containerd: a container of the name that follows is created only while the listed NRI plugins are there."""
+"""Of containerd: the container named behind it is created only while the listed plugins are there."""
 NRI_PLUGIN = "gpuloom"
 
 CONDITION_GPUS_HEALTHY = "GpusHealthy"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gpuloom.catalog import load_catalog
 from gpuloom.codec.allocation import MAX_DEVICES
+from gpuloom.codec.environment import sees_only_its_allocation
 from gpuloom.codec.fields import JsonObject, object_field, shown, text_field
 from gpuloom.codec.resources import Container, ContainerKind, containers, cpu_and_memory, pod_total
 from gpuloom.errors import InvalidRequestError
@@ -58,13 +59,15 @@ def pod_request(pod: JsonObject) -> PodRequest | None:
     else:
         gpu = _nvidia_request(needs, names, annotations)
     cpu_milli, memory_bytes = cpu_and_memory(pod, needs)
-    spec = object_field(pod, "spec", "pod")
+    runtime_class = text_field(object_field(pod, "spec", "pod"), "runtimeClassName", "spec") or None
+    container = _first(asking).name
     return PodRequest(
         gpu=gpu,
-        container=_first(asking).name,
+        container=container,
         cpu_milli=cpu_milli,
         memory_bytes=memory_bytes,
-        runtime_class=text_field(spec, "runtimeClassName", "spec") or None,
+        runtime_class=runtime_class,
+        sees_only_its_allocation=runtime_class is not None and sees_only_its_allocation(pod, container),
     )
 
 

@@ -50,10 +50,14 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What one pod asks for: devices for one container (the first that asks), and CPU and memory."""
+    """What one pod asks for: devices for one container (the first that asks), and CPU and memory.
+
+    `sees_only_its_allocation`: under a runtime that gives GPUs by environment its containers see no others.
+    """
 
     gpu: GpuRequest
     container: str
     cpu_milli: int = 0
     memory_bytes: int = 0
     runtime_class: str | None = None
+    sees_only_its_allocation: bool = False

@@ -99,17 +99,21 @@ def _node_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
         return refusal(Reason.MODE_UNKNOWN, request)
     if node.mode is not MODE_OF_AUTHORITY[authority]:
         return refusal(Reason.WRONG_MODE, request)
-    if authority is Authority.GPULOOM and node.delivery is not Delivery.NRI:
+    if authority is Authority.GPULOOM:
         return _delivery_refusal(request, node)
     return None
 
 
 def _delivery_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
+    """Whether the node could deliver the chosen devices to this pod, and no others."""
+    if node.delivery is Delivery.NRI:
+        opens = request.runtime_class == RUNTIME_CLASS
+        return refusal(Reason.OPEN_RUNTIME_CLASS, request) if opens else None
     if node.delivery is not Delivery.ENV:
         return refusal(Reason.NO_DELIVERY, request)
     if request.runtime_class != RUNTIME_CLASS:
         return refusal(Reason.NEEDS_RUNTIME_CLASS, request)
-    return None
+    return None if request.sees_only_its_allocation else refusal(Reason.NEEDS_ENVIRONMENT, request)
 
 
 class _Count:

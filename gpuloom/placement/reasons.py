@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind, TopologyPreference
-from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
+from gpuloom.names import ANNOTATION_VISIBLE_DEVICES, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 
 RUNTIME_CLASS = "nvidia"
 
@@ -38,6 +38,8 @@ class Reason(IntEnum):
     CPU_TOO_SMALL = 12
     MEMORY_TAKEN = 13
     MEMORY_TOO_SMALL = 14
+    OPEN_RUNTIME_CLASS = 15
+    NEEDS_ENVIRONMENT = 16
 
 
 # The text of these ends with what the node itself says.
@@ -107,6 +109,13 @@ _TEXTS: dict[Reason, Callable[[GpuRequest], str]] = {
     Reason.NO_DELIVERY: _always("node cannot hand chosen GPUs to a container: it needs NRI"),
     Reason.NEEDS_RUNTIME_CLASS: _always(
         f"node hands out GPUs by environment: the pod needs runtimeClassName {RUNTIME_CLASS}"
+    ),
+    Reason.OPEN_RUNTIME_CLASS: _always(
+        f"under runtimeClassName {RUNTIME_CLASS} an image could take every GPU of the node: leave it out"
+    ),
+    Reason.NEEDS_ENVIRONMENT: _always(
+        "node hands out GPUs by environment: the pod must set NVIDIA_VISIBLE_DEVICES in every container, "
+        f"from the annotation {ANNOTATION_VISIBLE_DEVICES} where it asks for GPUs, to void elsewhere"
     ),
     Reason.TOO_FEW: _too_few,
     Reason.UNUSABLE: _always("too few usable GPUs: "),

@@ -129,9 +129,14 @@ def _refuse_nodes(request: PodRequest, cells: Cells, codes: Codes) -> None:
     if request.gpu.authority is Authority.GPULOOM:
         delivery = cells.of_node("delivery")
         by_environment = delivery == DELIVERIES[Delivery.ENV]
+        by_plugin = delivery == DELIVERIES[Delivery.NRI]
         if request.runtime_class != RUNTIME_CLASS:
             codes[by_environment] = Reason.NEEDS_RUNTIME_CLASS.value
-        codes[~by_environment & (delivery != DELIVERIES[Delivery.NRI])] = Reason.NO_DELIVERY.value
+        else:
+            codes[by_plugin] = Reason.OPEN_RUNTIME_CLASS.value
+            if not request.sees_only_its_allocation:
+                codes[by_environment] = Reason.NEEDS_ENVIRONMENT.value
+        codes[~by_environment & ~by_plugin] = Reason.NO_DELIVERY.value
     codes[mode != MODES[MODE_OF_AUTHORITY[request.gpu.authority]]] = Reason.WRONG_MODE.value
     codes[mode == MODES[NodeMode.UNKNOWN]] = Reason.MODE_UNKNOWN.value
     codes[cells.of_node("closed") > 0] = Reason.CLOSED.value

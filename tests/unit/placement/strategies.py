@@ -16,7 +16,7 @@ LAYOUTS: list[tuple[tuple[str, int], ...]] = [
     (("1g.5gb", 0), ("1g.5gb", 1), ("1g.10gb", 2), ("3g.20gb", 4)),
     (("3g.20gb", 0), ("1g.5gb", 4), ("1g.5gb", 6)),
 ]
-RUNTIME_CLASSES = st.sampled_from(["nvidia", "nvidia", None])
+RUNTIME_CLASSES = st.sampled_from(["nvidia", None, None])
 TOPOLOGIES = st.sampled_from(list(TopologyPreference))
 
 
@@ -108,6 +108,5 @@ def requests(draw: st.DrawFn) -> PodRequest:
             topology=topology,
             topology_required=required,
         )
-    return PodRequest(
-        gpu, "main", draw(st.integers(0, 9000)), draw(st.integers(0, 9000)), draw(RUNTIME_CLASSES)
-    )
+    cpu_milli, memory_bytes = draw(st.integers(0, 9000)), draw(st.integers(0, 9000))
+    return PodRequest(gpu, "main", cpu_milli, memory_bytes, draw(RUNTIME_CLASSES), draw(st.booleans()))

@@ -18,8 +18,8 @@ from tests.unit.placement.builders import (
 NVLINK, NUMA, PCIE = TopologyPreference.NVLINK, TopologyPreference.NUMA, TopologyPreference.PCIE
 
 
-def with_runtime_class(request: PodRequest, name: str) -> PodRequest:
-    return PodRequest(request.gpu, request.container, runtime_class=name)
+def with_runtime_class(request: PodRequest, name: str, *, exact: bool = True) -> PodRequest:
+    return PodRequest(request.gpu, request.container, runtime_class=name, sees_only_its_allocation=exact)
 
 
 def test_fully_free_cards_can_serve_a_whole_request() -> None:
@@ -68,6 +68,7 @@ def test_nvidias_slices_fit_on_nvidia_nodes_by_count() -> None:
     assert isinstance(fit(a_slice("1g.5gb", 4, authority=Authority.NVIDIA), node), Refusal)
 
 
+OPEN = with_runtime_class(whole(), "nvidia", exact=False)
 UNHEALTHY = a_card(1, health=GpuHealth.UNHEALTHY)
 CLOSED = a_card(1, closed_reason="two owners")
 REFUSED = [
@@ -77,7 +78,9 @@ REFUSED = [
     (whole(authority=Authority.NVIDIA), a_node(a_card()), "the pod asks for nvidia.com", False),
     (whole(), a_node(a_card(), delivery=Delivery.NONE), "cannot hand chosen GPUs", False),
     (whole(), a_node(a_card(), delivery=Delivery.UNKNOWN), "cannot hand chosen GPUs", False),
-    (whole(), a_node(a_card(), delivery=Delivery.ENV), "runtimeClassName nvidia", False),
+    (whole(), a_node(a_card(), delivery=Delivery.ENV), "the pod needs runtimeClassName nvidia", False),
+    (OPEN, a_node(a_card(), delivery=Delivery.ENV), "must set NVIDIA_VISIBLE_DEVICES", False),
+    (OPEN, a_node(a_card(), delivery=Delivery.NRI), "an image could take every GPU", False),
     (whole(), a_node(), "node has fewer than 1 GPUs outside MIG mode", False),
     (whole(2), a_node(a_card(0)), "node has fewer than 2 GPUs outside MIG mode", False),
     (whole(), a_node(a_cut_card(0, ("1g.5gb", 0))), "node has fewer than 1 GPUs outside MIG mode", False),
