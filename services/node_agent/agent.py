@@ -23,7 +23,8 @@ from services.node_agent.config import Timing
 from services.node_agent.delivery.config import DeliveryConfig
 from services.node_agent.delivery.known_pods import Cluster
 from services.node_agent.delivery.wiring import start_delivery
-from services.node_agent.exporter.wiring import NodeExport
+from services.node_agent.exporter.config import ExporterConfig
+from services.node_agent.exporter.wiring import NodeExport, start_exporter
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.nvml.device_ids import device_of
@@ -53,6 +54,33 @@ class Surroundings:
     pods: PodIndex
     export: NodeExport
     spot_metrics: SpotMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """How agents of one process see Kubernetes; `pods` and `nodes` hold at least theirs."""
+
+    client: KubeClient
+    nodes: Informer
+    pods: Informer
+
+
+async def surround(
+    app: App, rpc: RpcEnvironment, sources: Sources, exporter: ExporterConfig, *, simulated: bool
+) -> Surroundings:
+    """`simulated`: the agents are of simulated machines, of which many may run here."""
+    app.add_loop("nodes", sources.nodes.run)
+    app.add_loop("pods", sources.pods.run)
+    return Surroundings(
+        app=app,
+        rpc=rpc,
+        metrics=AgentMetrics(app.registry),
+        client=sources.client,
+        nodes=sources.nodes,
+        pods=PodIndex(sources.pods),
+        export=await start_exporter(app, exporter, sources.pods, simulated=simulated),
+        spot_metrics=SpotMetrics(app.registry),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,21 +12,18 @@ from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.app import App
 from services.node_agent.adapters.kubelet import PodResourcesKubelet
-from services.node_agent.adapters.pod_index import PodIndex
 from services.node_agent.agent import (
     AgentOptions,
     Parts,
-    Surroundings,
+    Sources,
     add_agent,
     add_agent_of,
     open_machine,
+    surround,
 )
 from services.node_agent.attribution.host_processes import HostProcesses
 from services.node_agent.config import AgentConfig, Driver
-from services.node_agent.exporter.wiring import start_exporter
-from services.node_agent.metrics import AgentMetrics
 from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
-from services.node_agent.spot.metrics import SpotMetrics
 
 # In mode gpuloom nothing is delivered until the container runtime has taken us as its plugin.
 _FIRST_DELIVERY = {NodeMode.NVIDIA: Delivery.DEVICE_PLUGIN, NodeMode.GPULOOM: Delivery.NONE}
@@ -37,19 +34,9 @@ async def build(app: App, config: AgentConfig) -> None:
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     nodes = Informer(client, NODES, app.clock, _only(f"metadata.name={config.node_name}"))
     pods = Informer(client, PODS, app.clock, _only(f"spec.nodeName={config.node_name}"))
-    app.add_loop("nodes", nodes.run)
-    app.add_loop("pods", pods.run)
     simulated = config.driver is Driver.SIMULATED
-    around = Surroundings(
-        app=app,
-        rpc=rpc,
-        metrics=AgentMetrics(app.registry),
-        client=client,
-        nodes=nodes,
-        pods=PodIndex(pods),
-        export=await start_exporter(app, config.exporter, pods, simulated=simulated),
-        spot_metrics=SpotMetrics(app.registry),
-    )
+    sources = Sources(client, nodes, pods)
+    around = await surround(app, rpc, sources, config.exporter, simulated=simulated)
     options = AgentOptions(
         config.grpc_host, config.grpc_port, config.reflection, config.timing, config.delivery, config.spot
     )

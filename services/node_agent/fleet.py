@@ -21,14 +21,10 @@ from gpuloom.runtime.config import REQUIRED, group, setting
 from gpuloom.runtime.parsers import comma_list, existing_file, text
 from gpuloom.runtime.service import run_service
 from gpuloom.runtime.settings import HttpConfig, LogConfig
-from services.node_agent.adapters.pod_index import PodIndex
-from services.node_agent.agent import AgentOptions, Surroundings, add_agent, open_machine
+from services.node_agent.agent import AgentOptions, Sources, add_agent, open_machine, surround
 from services.node_agent.config import Timing
 from services.node_agent.exporter.config import ExporterConfig
-from services.node_agent.exporter.wiring import start_exporter
-from services.node_agent.metrics import AgentMetrics
 from services.node_agent.spot.config import SpotConfig
-from services.node_agent.spot.metrics import SpotMetrics
 
 
 @dataclass(frozen=True)
@@ -64,18 +60,8 @@ async def build(app: App, config: FleetConfig) -> None:
     rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     nodes, pods = Informer(client, NODES, app.clock), Informer(client, PODS, app.clock)
-    app.add_loop("nodes", nodes.run)
-    app.add_loop("pods", pods.run)
-    around = Surroundings(
-        app=app,
-        rpc=rpc,
-        metrics=AgentMetrics(app.registry),
-        client=client,
-        nodes=nodes,
-        pods=PodIndex(pods),
-        export=await start_exporter(app, config.exporter, pods, simulated=True),
-        spot_metrics=SpotMetrics(app.registry),
-    )
+    sources = Sources(client, nodes, pods)
+    around = await surround(app, rpc, sources, config.exporter, simulated=True)
     addresses = read_agents_file(config.agents_file)
     for name in config.nodes:
         address = addresses.get(name)

@@ -118,15 +118,13 @@ class Cluster:
         pod["spec"]["containers"][0]["image"] = "registry.example.com/test:1"
         await self.client.create(PODS, pod)
 
-    async def offer_shares(self, node: str) -> None:
-        """What discovery writes to a node whose GPUs are given out by shares."""
-
+    async def offer_shares_as_discovery_does(self, node: str) -> None:
         async def registered() -> bool:
-            return node in {item["metadata"]["name"] for item in (await self.client.list(NODES)).items}
+            return any(item["metadata"]["name"] == node for item in (await self.client.list(NODES)).items)
 
         await eventually(registered, f"{node} registered")
-        offered = {"gpuloom.dev/gpu-milli": str(1000 * len(self.machines[node].hardware.gpus))}
-        await self.client.patch_status(NODES, node, None, {"status": {"allocatable": offered}})
+        patch = {"status": {"allocatable": {"gpuloom.dev/gpu-milli": "8000"}}}
+        await self.client.patch_status(NODES, node, None, patch)
 
     async def phase(self, name: str) -> str:
         pods = {pod["metadata"]["name"]: pod for pod in (await self.client.list(PODS)).items}
@@ -240,7 +238,7 @@ async def listed_devices(machine: Machine) -> dict[str, list[str]]:
 
 async def test_pods_of_both_modes_run_and_end_through_scheduler_and_extender() -> None:
     async with a_cluster() as cluster, kubelet(cluster):
-        await cluster.offer_shares("g1")
+        await cluster.offer_shares_as_discovery_does("g1")
         await cluster.create("train", {"nvidia.com/gpu": "2"}, duration="4s")
         await cluster.create("serve", {"gpuloom.dev/gpu-milli": "1000"}, duration="4s", outcome="failed")
         await cluster.create("plain", {"cpu": "1"})
@@ -294,7 +292,7 @@ async def test_podresources_comes_late_and_tells_the_cards_that_are_held() -> No
 async def test_a_bind_that_is_late_is_asked_again_and_starts_the_pod_once() -> None:
     hold = asyncio.Event()
     async with a_cluster(hold=hold) as cluster, kubelet(cluster):
-        await cluster.offer_shares("g1")
+        await cluster.offer_shares_as_discovery_does("g1")
         await cluster.create("serve", {"gpuloom.dev/gpu-milli": "1000"})
         await cluster.reaches("serve", "Running")
 
