@@ -24,6 +24,7 @@ class Desired:
 
     A count of 0 says that the driver has shown none since the agent started, which is no proof that there
     is none: whoever writes leaves a count that stands alone then. `faults` are by index; none: all healthy.
+    `driver_problem` says why the GPUs can't be read now, if so.
     """
 
     mode: NodeMode
@@ -31,6 +32,7 @@ class Desired:
     memory_mib: int
     spot: SpotNotice | None = None
     faults: tuple[GpuFault, ...] = ()
+    driver_problem: str = ""
 
     @property
     def healthy(self) -> bool:
@@ -51,4 +53,5 @@ def desired_of(node: ClusterNode, state: NodeState) -> Desired | None:
             for gpu in sorted(state.gpus, key=lambda gpu: gpu.index)
             if gpu.health is not GpuHealth.HEALTHY
         ),
+        driver_problem=state.driver_problem,
     )

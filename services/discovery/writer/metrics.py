@@ -5,6 +5,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 class WriterMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        """For the recorder of Events, which counts there what it drops."""
         self.elected = Gauge(
             "gpuloom_discovery_elected", "1 on the replica that writes to nodes, else 0", registry=registry
         )

@@ -107,7 +107,8 @@ def _conditions(present: list[JsonObject], desired: Desired, now: datetime) -> l
 def _health(desired: Desired) -> tuple[str, str, str]:
     """Status, reason and message of the condition; Unknown if nothing is worse than not known."""
     if not desired.gpu_count:
-        return "Unknown", "NoGpusShown", "the driver shows no GPU"
+        message = desired.driver_problem or "the driver shows no GPU"
+        return "Unknown", "NoGpusShown", message[:_MAX_MESSAGE]
     if desired.healthy:
         return "True", "AllGpusHealthy", "every GPU works as far as its driver can tell"
     message = "; ".join(

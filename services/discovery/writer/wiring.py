@@ -4,9 +4,10 @@ import asyncio
 import logging
 import secrets
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from gpuloom.errors import GpuloomError
+from gpuloom.errors import GpuloomError, NotReadyError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.errors import LeadershipLostError
@@ -27,17 +28,26 @@ from services.discovery.writer.nodes import NodeWriter
 _log = logging.getLogger(__name__)
 
 _WRITE_TIMEOUT_S = 5.0
+_LEAST_WRITE_S = 0.2
+_LOOK_EVERY_S = 0.2
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class WriterParts:
+    """`ready`: whether this replica knows the cluster; one that does not would call every agent silent."""
+
     client: KubeClient
     nodes: Informer
     model: ClusterModel
+    ready: Callable[[], bool] = _always
 
 
 class Writer:
-    """Stands for election for as long as it runs. Without an election it writes nothing and says nothing."""
+    """Stands for election once it is ready. Without an election it writes nothing and says nothing."""
 
     def __init__(
         self, parts: WriterParts, config: WriterConfig, clock: Clock, metrics: WriterMetrics
@@ -47,12 +57,20 @@ class Writer:
         self._clock = clock
         self._metrics = metrics
         self._elected = False
+        self._backoff = Backoff(1.0, 30.0)
         self._elector = LeaderElector(
-            parts.client, config.lease_namespace, config.lease_name, identity, clock
+            parts.client,
+            config.lease_namespace,
+            config.lease_name,
+            identity,
+            clock,
+            config.lease_settings(),
         )
-        self._recorder = EventRecorder(parts.client, "gpuloom-discovery", identity, clock)
-        self._events = TrustEvents(self._recorder, parts.nodes.get)
-        patcher = StatusPatcher(parts.client)
+        self._recorder = EventRecorder(
+            parts.client, "gpuloom-discovery", identity, clock, registry=metrics.registry
+        )
+        self._events = TrustEvents(self._recorder, parts.nodes.get, clock)
+        patcher = StatusPatcher(parts.client, self._elector.leader_until_s, clock)
         self._nodes = NodeWriter(parts.nodes, parts.model.desired, patcher, clock, metrics)
         parts.nodes.on_change(self._node_changed)
 
@@ -65,21 +83,22 @@ class Writer:
             self._events.tell(changes.distrust)
 
     async def run(self) -> None:
-        backoff = Backoff(1.0, 30.0)
+        while not self._parts.ready():
+            await self._clock.sleep(_LOOK_EVERY_S)
         while True:
             try:
                 await self._elector.run(self._write)
             except LeadershipLostError as error:
-                _log.warning("another replica writes from now on", extra={"reason": str(error)})
+                _log.warning("not elected to write any more", extra={"reason": str(error)})
             except GpuloomError as error:
                 _log.warning("writing stopped, standing for election again", extra={"reason": str(error)})
-            await self._clock.sleep(backoff.next_delay_s())
+            await self._clock.sleep(self._backoff.next_delay_s())
 
     async def _write(self) -> None:
+        self._backoff.reset()
         self._elected = True
         self._metrics.elected.set(1)
-        # Nobody may have told of what appeared before this election.
-        self._events.tell(self._parts.model.standing_distrust())
+        self._events.start(self._parts.model.standing_distrust())
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._nodes.run())
@@ -97,19 +116,38 @@ class Writer:
 
 
 class StatusPatcher:
-    def __init__(self, client: KubeClient) -> None:
+    """Sends a patch only while nobody else can be elected, with a timeout that ends before somebody is.
+
+    A process that was stopped in between does not know that it was: it asks here, right before it sends.
+    """
+
+    def __init__(self, client: KubeClient, elected_until_s: Callable[[], float], clock: Clock) -> None:
         self._client = client
+        self._elected_until_s = elected_until_s
+        self._clock = clock
 
     async def patch(self, name: str, patch: JsonObject, resource_version: str) -> JsonObject:
+        left_s = self._elected_until_s() - self._clock.monotonic()
+        if left_s < _LEAST_WRITE_S:
+            raise NotReadyError("too little is left of the lease to write within it")
+        timeout_s = min(_WRITE_TIMEOUT_S, left_s)
         return await self._client.patch_status(
-            NODES, name, None, patch, resource_version=resource_version, timeout_s=_WRITE_TIMEOUT_S
+            NODES, name, None, patch, resource_version=resource_version, timeout_s=timeout_s
         )
 
 
 def start_writer(app: App, config: WriterConfig, parts: WriterParts) -> Writer | None:
-    """None where discovery shall not write (GPULOOM_DISCOVERY_WRITES=false)."""
+    """None where discovery shall not write (GPULOOM_DISCOVERY_WRITES=false).
+
+    It waits until the whole service is ready: then every node and pod is listed, and every agent was heard
+    or given up on.
+    """
     if not config.writes:
         return None
-    writer = Writer(parts, config, app.clock, WriterMetrics(app.registry))
+
+    def ready() -> bool:
+        return parts.ready() and not any(check() for check in app.readiness.values())
+
+    writer = Writer(replace(parts, ready=ready), config, app.clock, WriterMetrics(app.registry))
     app.add_loop("writer", writer.run)
     return writer

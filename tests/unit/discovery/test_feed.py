@@ -184,6 +184,24 @@ async def test_usage_is_held_back_and_everything_else_is_not() -> None:
     assert reader.nodes["uid-n1"].state.usage[0].utilization_ratio == 0.2
 
 
+async def test_a_change_waits_behind_one_message_of_usage_at_most() -> None:
+    sender = Sender()
+    names = [f"n{number}" for number in range(5)]
+    sender.put(*names)
+    sender.use(names[0], utilization=0.1)
+    reader = MemoryReader(sender.feed)
+    await reader.catch_up()
+    await sender.clock.advance(USAGE_INTERVAL_S)
+
+    with patch.object(feed_module, "MAX_MESSAGE_NODES", 2):
+        sender.use(*names, utilization=0.2)
+        sender.put(names[4], reasons=["changed"])
+        await reader.catch_up()
+
+    assert reader.received == ["uid-n0", "uid-n1", "uid-n4", "uid-n2", "uid-n3"]
+    assert reader.nodes == published(sender.feed, with_usage=True)
+
+
 async def test_usage_that_is_back_where_it_was_is_not_told() -> None:
     sender = Sender()
     sender.put("n1")

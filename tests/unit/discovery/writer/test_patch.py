@@ -74,10 +74,11 @@ def test_where_a_device_plugin_gives_out_gpus_ours_are_taken_away() -> None:
 def test_a_driver_that_shows_no_gpu_takes_nothing_away() -> None:
     node = after(a_node(), OURS)
 
-    node = after(node, Desired(NodeMode.GPULOOM, 0, 0))
+    node = after(node, Desired(NodeMode.GPULOOM, 0, 0, driver_problem="no driver is loaded"))
 
     assert node["status"]["allocatable"]["gpuloom.dev/gpu-milli"] == "8000"
     assert condition_of(node)["status"] == "Unknown"
+    assert condition_of(node)["message"] == "no driver is loaded"
 
 
 @pytest.mark.parametrize(
