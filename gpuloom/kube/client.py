@@ -244,11 +244,12 @@ class KubeClient:
         query = selection.query()
         if page_size:
             query["limit"] = str(page_size)
+        keep = selection.keep or _whole
         items: list[JsonObject] = []
         while True:
             request = Request("GET", resource.collection_path(selection.namespace), call, query)
             page = await self._transport.read(request, ends_s - self._clock.monotonic())
-            items.extend(_typed(resource, item) for item in page.get("items") or ())
+            items.extend(keep(_typed(resource, item)) for item in page.get("items") or ())
             metadata = metadata_of(page)
             if not metadata.get("continue"):
                 return Listing(tuple(items), metadata.get("resourceVersion") or "")
@@ -285,6 +286,10 @@ def _typed(resource: Resource, obj: JsonObject) -> JsonObject:
     if "kind" in obj and "apiVersion" in obj:
         return obj
     return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+
+
+def _whole(obj: JsonObject) -> JsonObject:
+    return obj
 
 
 def _with_version(patch: JsonObject, resource_version: str | None) -> JsonObject:

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class ListWatch(Protocol):
     """What the informer needs of an API; KubeClient gives it."""
 
     async def list(self, resource: Resource, selection: Selection) -> Listing:
-        """The present state. Raise a GpuloomError if it can't be had."""
+        """The present state, each object as `selection.keep` leaves it. Raise a GpuloomError if it fails."""
 
     def watch(
         self,
@@ -73,6 +73,7 @@ class Informer:
         self._api = api
         self._clock = clock
         self._options = options or InformerOptions()
+        self._listed = replace(self._options.selection, keep=self._transformed)
         self._cache = ObjectCache(self._options.indexes)
         self._handlers: list[ChangeHandler] = []
         self._queues: list[ChangeQueue] = []
@@ -147,15 +148,14 @@ class Informer:
             await self._clock.sleep(backoff.next_delay_s())
 
     async def _list(self) -> None:
-        listing = await self._api.list(self.resource, self._options.selection)
+        listing = await self._api.list(self.resource, self._listed)
         if is_older_version(listing.resource_version, self._version):
             raise RewoundHistoryError(
                 f"list of {self.resource.plural} is of version {listing.resource_version},"
                 f" older than {self._version} seen before"
             )
         self._last_contact_s = self._clock.monotonic()
-        items = [self._transformed(item) for item in listing.items]
-        changes = changes_of_listing(self._cache, items)
+        changes = changes_of_listing(self._cache, listing.items)
         for start in range(0, len(changes), _CHANGES_A_SLICE):
             for change in changes[start : start + _CHANGES_A_SLICE]:
                 self._apply(change)

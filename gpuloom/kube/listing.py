@@ -1,6 +1,7 @@
 """What a list or a watch asks for, and what it gives."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuloom.kube.objects import JsonObject
@@ -22,11 +23,13 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a resource; the default is all of them in all namespaces."""
+    """Which objects of a resource, and what of each; the default is all of them in all namespaces, whole."""
 
     namespace: str | None = None
     label_selector: str = ""
     field_selector: str = ""
+    keep: Callable[[JsonObject], JsonObject] | None = field(default=None, compare=False)
+    """What to keep of each object of a list. Asked page by page: a long list never lies in memory whole."""
 
     def query(self) -> dict[str, str]:
         wanted = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}

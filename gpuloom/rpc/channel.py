@@ -36,6 +36,10 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 8_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # gRPC would answer small messages with pings that measure the link: a good part of what it costs to
+    # follow a thousand agents. It gets a window wide enough for the state of a large node instead.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 256 * 1024),
     # gRPC would wait up to two minutes before it tries a server that came back. The "min" is how long one
     # attempt to connect may take.
     ("grpc.initial_reconnect_backoff_ms", 200),

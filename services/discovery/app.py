@@ -23,7 +23,8 @@ from services.discovery.adapters.pods import trimming
 from services.discovery.agents import AgentPods, AgentsFile, AgentSource, WantedAgents
 from services.discovery.cluster import ClusterModel
 from services.discovery.config import DiscoveryConfig
-from services.discovery.followers import CONNECT_S, Followers, FollowerSettings
+from services.discovery.followers import CONNECT_S, Followers, FollowerSettings, Hear
+from services.discovery.garbage import keep_out_of_the_way
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 from services.discovery.server import ALLOWED_CALLERS, SERVICE, DiscoveryServer, add_to_server
@@ -44,11 +45,13 @@ async def build(app: App, config: DiscoveryConfig) -> None:
         observing_nodes(cluster, PlaceLabels(config.rack_label, config.nvlink_domain_label))
     )
     sources.pods.on_change(observing_pods(cluster))
+    model = ReadModel(cluster, sources.synced, app.clock, metrics, config.usage_interval_s)
+    # Before the loops that list, which make most of what there is.
+    app.add_loop("garbage", lambda: keep_out_of_the_way(lambda: not model.unsynced_reason(), app.clock))
     app.add_loop("nodes", sources.nodes.run)
     app.add_loop("pods", sources.pods.run)
-    followers = _followers(app, config, rpc, cluster)
+    followers = _followers(app, config, rpc, _hearing(cluster, app.clock, metrics))
     _find_agents(app, config, sources, WantedAgents(cluster, followers, app.clock))
-    model = ReadModel(cluster, sources.synced, app.clock, metrics, config.usage_interval_s)
     writer = start_writer(app, config.writer, WriterParts(client, sources.nodes, cluster))
     if writer is not None:
         model.on_publish(writer.observe)
@@ -73,10 +76,15 @@ class Sources:
         return self.nodes.synced and self.pods.synced
 
 
-def _followers(app: App, config: DiscoveryConfig, rpc: RpcEnvironment, cluster: ClusterModel) -> Followers:
+def _hearing(cluster: ClusterModel, clock: Clock, metrics: DiscoveryMetrics) -> Hear:
     def hear(name: str, state: NodeState | None) -> None:
-        cluster.hear(name, app.clock.monotonic(), state)
+        metrics.agent_messages.inc()
+        cluster.hear(name, clock.monotonic(), state)
 
+    return hear
+
+
+def _followers(app: App, config: DiscoveryConfig, rpc: RpcEnvironment, hear: Hear) -> Followers:
     silence_s = config.agent_ttl_s / 2
     settings = FollowerSettings(config.concurrent_connects, silence_s, min(CONNECT_S, silence_s))
     followers = Followers(GrpcAgents(rpc), hear, app.clock, settings)

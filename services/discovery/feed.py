@@ -3,13 +3,14 @@
 Decides what a reader is told and when. Every change of a node has a number; a reader is the number up to
 which it was told, and gets the newest facts of what changed since when its connection is ready for more. So
 a reader that is slow gets fewer and newer changes, and costs neither memory nor anybody else's time. What
-changed in usage alone is collected and told every few seconds.
+changed in usage alone is collected and told every few seconds, little by little.
 
 It never decides what the facts are, and keeps none but the newest.
 """
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -42,6 +43,8 @@ class ClusterFeed:
         self._metrics = metrics
         self._nodes: dict[str, EncodedNode] = {}
         self._newer_usage: dict[str, NodeFacts] = {}
+        self._usage_due: deque[str] = deque()
+        """UIDs of nodes whose newer usage is to be told now; each at most once, so no more than nodes."""
         self._usage_told_s = -usage_interval_s
         self._readers: set[ClusterReader] = set()
 
@@ -99,15 +102,20 @@ class ClusterFeed:
         self.without_usage.change(uid, self.number)
 
     def _tell_usage(self) -> None:
+        """One message of it at a time, so that no change has to wait behind the usage of all nodes."""
         now_s = self._clock.monotonic()
-        if not self._newer_usage or now_s - self._usage_told_s < self._usage_interval_s:
-            return
-        for uid, facts in self._newer_usage.items():
-            self._nodes[uid].change_usage(facts)
-            self.number += 1
-            self.with_usage.change(uid, self.number)
-        self._newer_usage.clear()
-        self._usage_told_s = now_s
+        if not self._usage_due and now_s - self._usage_told_s >= self._usage_interval_s and self._newer_usage:
+            self._usage_due.extend(self._newer_usage)
+            self._usage_told_s = now_s
+        told = 0
+        while self._usage_due and told < MAX_MESSAGE_NODES:
+            uid = self._usage_due.popleft()
+            facts = self._newer_usage.pop(uid, None)
+            if facts is not None:
+                self._nodes[uid].change_usage(facts)
+                self.number += 1
+                self.with_usage.change(uid, self.number)
+                told += 1
 
 
 class ClusterReader:

@@ -11,6 +11,11 @@ class DiscoveryMetrics:
         self.agents_heard = Gauge(
             "gpuloom_discovery_agents_heard", "Agents heard within their TTL", registry=registry
         )
+        self.agent_messages = Counter(
+            "gpuloom_discovery_agent_messages_total",
+            "Messages heard from agents, heartbeats included",
+            registry=registry,
+        )
         self.nodes = Gauge("gpuloom_discovery_nodes", "GPU nodes that readers are told of", registry=registry)
         self.untrusted_nodes = Gauge(
             "gpuloom_discovery_untrusted_nodes", "GPU nodes whose facts are not trusted", registry=registry

@@ -80,7 +80,7 @@ def pod_object(name: str, node: str, share: AllocatedDevice) -> JsonObject:
         "resources": {"limits": limits, "requests": limits},
         "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "cache", "mountPath": "/cache"}],
     }
-    volumes = [{"name": volume, "emptyDir": {}} for volume in ("data", "cache")]
+    volumes: list[JsonObject] = [{"name": volume, "emptyDir": {}} for volume in ("data", "cache")]
     labels = {"app": "trainer", "team": "research", "job-name": name}
     return {
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 import orjson
 
 from tests.bench.discovery_scale.measurement import Measured
-from tests.bench.measures import Durations, durations
+from tests.bench.measures import Durations, durations, percentile
 from tests.bench.report import table
 
 MOST_P99_MS = 250.0
@@ -19,6 +20,7 @@ _ABSENT = "-"
 @dataclass(frozen=True, slots=True)
 class SizeSummary:
     """`change_ms` is from an agent's word to a reader's mirror, over all readers; None if none arrived.
+    `reader_p99_ms` is the same for each reader alone.
 
     `message_yardsticks` is the processor time of a message heard, in pieces of fixed work of the same minute.
     """
@@ -28,6 +30,7 @@ class SizeSummary:
     readers: int
     synced_after_s: float
     change_ms: Durations | None
+    reader_p99_ms: Mapping[str, float]
     messages_in_per_s: float
     deltas_out_per_s: float
     kib_out_per_s: float
@@ -89,25 +92,26 @@ def render(summary: Summary) -> str:
     return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 
-def latencies_s(measured: Measured) -> list[float]:
-    """Of every change at every reader. Two streams hear of it: now and then the reader's is the faster one."""
-    return [
-        max(0.0, seen[mark] - told_s)
-        for seen in measured.seen_s.values()
-        for mark, told_s in measured.told_s.items()
-        if mark in seen
-    ]
+def latencies_s(measured: Measured) -> dict[str, list[float]]:
+    """Of every change, by reader. Both hear of it by streams: the reader's may be the faster one."""
+    told_s = measured.told_s
+    return {
+        reader: [max(0.0, seen[mark] - told_s[mark]) for mark in told_s if mark in seen]
+        for reader, seen in measured.seen_s.items()
+    }
 
 
 def _size(measured: Measured) -> SizeSummary:
     rest, size = measured.rest, measured.size
     message_s = rest.cpu_s / max(1, rest.own.messages_in)
+    waits_s = latencies_s(measured)
     return SizeSummary(
         nodes=size.nodes,
         pods=size.pods,
         readers=size.readers,
         synced_after_s=measured.synced_after_s,
-        change_ms=durations(latencies_s(measured)),
+        change_ms=durations(list(chain.from_iterable(waits_s.values()))),
+        reader_p99_ms={reader: 1000 * percentile(waits, 99) for reader, waits in waits_s.items() if waits},
         messages_in_per_s=rest.own.messages_in / rest.took_s,
         deltas_out_per_s=rest.own.deltas_out / rest.took_s,
         kib_out_per_s=rest.own.bytes_out / 1024 / rest.took_s,
@@ -120,26 +124,26 @@ def _size(measured: Measured) -> SizeSummary:
 
 
 def _growth(small: SizeSummary, large: SizeSummary) -> dict[str, float]:
-    """How many times as much; a size of which a figure is missing or zero has no ratio."""
-    figures = {
-        "nodes": (small.nodes, large.nodes),
-        "synced_after_s": (small.synced_after_s, large.synced_after_s),
-        "change_p50": (
-            small.change_ms and small.change_ms.p50_ms,
-            large.change_ms and large.change_ms.p50_ms,
-        ),
-        "change_p99": (
-            small.change_ms and small.change_ms.p99_ms,
-            large.change_ms and large.change_ms.p99_ms,
-        ),
-        "messages_in_per_s": (small.messages_in_per_s, large.messages_in_per_s),
-        "deltas_out_per_s": (small.deltas_out_per_s, large.deltas_out_per_s),
-        "kib_out_per_s": (small.kib_out_per_s, large.kib_out_per_s),
-        "cpu_share": (small.cpu_share, large.cpu_share),
-        "message_yardsticks": (small.message_yardsticks, large.message_yardsticks),
-        "peak_rss_mib": (small.peak_rss_mib, large.peak_rss_mib),
+    """How many times as much; what is missing, or nothing, in one of them has no ratio."""
+    before, after = _figures(small), _figures(large)
+    return {name: after[name] / before[name] for name in before if before[name] and name in after}
+
+
+def _figures(size: SizeSummary) -> dict[str, float]:
+    """What may grow with the cluster."""
+    change = size.change_ms
+    times = {} if change is None else {"change_p50": change.p50_ms, "change_p99": change.p99_ms}
+    return times | {
+        "nodes": size.nodes,
+        "synced_after_s": size.synced_after_s,
+        "messages_in_per_s": size.messages_in_per_s,
+        "deltas_out_per_s": size.deltas_out_per_s,
+        "kib_out_per_s": size.kib_out_per_s,
+        "cpu_share": size.cpu_share,
+        "message_yardsticks": size.message_yardsticks,
+        "rss_mib": size.rss_mib,
+        "peak_rss_mib": size.peak_rss_mib,
     }
-    return {name: after / before for name, (before, after) in figures.items() if before and after}
 
 
 def _aims(size: SizeSummary) -> tuple[Aim, ...]:
@@ -173,38 +177,37 @@ def _problems(measured: Measured) -> list[str]:
 
 
 def _rows(summary: Summary) -> list[tuple[str, ...]]:
-    lines = (
-        ("nodes", "nodes", lambda size: f"{size.nodes}"),
-        ("pods", "", lambda size: f"{size.pods}"),
-        ("readers (the last with usage)", "", lambda size: f"{size.readers}"),
-        ("synced after s", "synced_after_s", lambda size: f"{size.synced_after_s:.1f}"),
-        ("change to reader, p50 ms", "change_p50", lambda size: _ms(size.change_ms, "p50_ms")),
-        ("change to reader, p99 ms", "change_p99", lambda size: _ms(size.change_ms, "p99_ms")),
-        ("change to reader, highest ms", "", lambda size: _ms(size.change_ms, "highest_ms")),
-        (
-            "at rest: messages heard a second",
-            "messages_in_per_s",
-            lambda size: f"{size.messages_in_per_s:.1f}",
-        ),
-        ("at rest: deltas told a second", "deltas_out_per_s", lambda size: f"{size.deltas_out_per_s:.1f}"),
-        ("at rest: KiB told a second", "kib_out_per_s", lambda size: f"{size.kib_out_per_s:.0f}"),
-        ("at rest: CPU % of a core", "cpu_share", lambda size: f"{100 * size.cpu_share:.1f}"),
-        ("CPU us a message heard", "", lambda size: f"{size.message_us:.0f}"),
-        (
-            "CPU yardsticks a message heard",
-            "message_yardsticks",
-            lambda size: f"{size.message_yardsticks:.3f}",
-        ),
-        ("RSS MiB", "", lambda size: f"{size.rss_mib:.0f}"),
-        ("peak RSS MiB", "peak_rss_mib", lambda size: f"{size.peak_rss_mib:.0f}"),
-    )
-    heads = ("", *(f"{size.nodes} nodes" for size in summary.sizes), "times")
-    rows = [heads]
-    for what, ratio, show in lines:
-        times = f"{summary.growth[ratio]:.2f}" if ratio in summary.growth else _ABSENT
-        rows.append((what, *map(show, summary.sizes), times))
+    columns = [_cells(size) for size in summary.sizes]
+    rows = [("", *(f"{size.nodes} nodes" for size in summary.sizes), "times")]
+    for line in zip(*columns, strict=True):
+        what, name, _ = line[0]
+        times = f"{summary.growth[name]:.2f}" if name in summary.growth else _ABSENT
+        rows.append((what, *(cell for _, _, cell in line), times))
     return rows
 
 
-def _ms(found: Durations | None, which: str) -> str:
-    return _ABSENT if found is None else f"{getattr(found, which):.0f}"
+def _cells(size: SizeSummary) -> list[tuple[str, str, str]]:
+    """What is shown, by which name its growth is known, and its figure."""
+    change = size.change_ms
+    p50, p99, highest = (
+        (_ABSENT,) * 3
+        if change is None
+        else (f"{change.p50_ms:.0f}", f"{change.p99_ms:.0f}", f"{change.highest_ms:.0f}")
+    )
+    return [
+        ("pods", "nodes", f"{size.pods}"),
+        ("readers (the last with usage)", "", f"{size.readers}"),
+        ("synced after s", "synced_after_s", f"{size.synced_after_s:.1f}"),
+        ("change to reader, p50 ms", "change_p50", p50),
+        ("change to reader, p99 ms", "change_p99", p99),
+        ("change to reader, highest ms", "", highest),
+        *((f"change to {reader}, p99 ms", "", f"{ms:.0f}") for reader, ms in size.reader_p99_ms.items()),
+        ("at rest: messages heard a second", "messages_in_per_s", f"{size.messages_in_per_s:.1f}"),
+        ("at rest: deltas told a second", "deltas_out_per_s", f"{size.deltas_out_per_s:.1f}"),
+        ("at rest: KiB told a second", "kib_out_per_s", f"{size.kib_out_per_s:.0f}"),
+        ("at rest: CPU % of a core", "cpu_share", f"{100 * size.cpu_share:.1f}"),
+        ("at rest: CPU us a message heard", "", f"{size.message_us:.0f}"),
+        ("at rest: yardsticks a message heard", "message_yardsticks", f"{size.message_yardsticks:.3f}"),
+        ("RSS MiB", "rss_mib", f"{size.rss_mib:.0f}"),
+        ("peak RSS MiB", "peak_rss_mib", f"{size.peak_rss_mib:.0f}"),
+    ]

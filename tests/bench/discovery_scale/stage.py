@@ -1,4 +1,4 @@
-"""The processes: the Kubernetes API, the agents' fleets, discovery, and its readers. Nothing here starts one."""
+"""The processes: the Kubernetes API, fleets of agents, discovery, its readers. Nothing here starts one."""
 
 import os
 import sys

@@ -61,7 +61,8 @@ class MemoryApi:
         if self._lists_to_fail > 0:
             self._lists_to_fail -= 1
             raise UnavailableError("no connection")
-        return Listing(tuple(self.objects.values()), str(self.version))
+        items = self.objects.values()
+        return Listing(tuple(map(selection.keep or dict, items)), str(self.version))
 
     async def watch(
         self,

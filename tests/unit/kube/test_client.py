@@ -16,7 +16,8 @@ from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.kube.credentials import Credential
 from gpuloom.kube.errors import DisruptionBudgetError, GoneError
-from gpuloom.kube.listing import EventType
+from gpuloom.kube.listing import EventType, Selection
+from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import PODS
 from gpuloom.kube.transport import LineSplitter
 from gpuloom.runtime.clock import FakeClock, SystemClock, settle
@@ -193,6 +194,24 @@ async def test_a_list_is_read_page_by_page_and_starts_over_when_its_state_is_gon
     assert {item["kind"] for item in listing.items} == {"Pod"}
     assert listing.resource_version == "8"
     assert tokens == ["", "next", "", "next"]
+
+
+async def test_of_a_list_only_what_is_kept_outlives_its_page() -> None:
+    answers, events = [a_page("ab", token="next"), a_page("c")], list[str]()
+
+    async def handler(request: web.Request) -> web.Response:
+        events.append("page")
+        return answers.pop(0)
+
+    def keep(pod: JsonObject) -> JsonObject:
+        events.append(pod["kind"] + pod["metadata"]["name"])
+        return {"name": pod["metadata"]["name"]}
+
+    async with a_client(handler) as client:
+        listing = await client.list(PODS, Selection(keep=keep), page_size=2)
+
+    assert listing.items == ({"name": "a"}, {"name": "b"}, {"name": "c"})
+    assert events == ["page", "Poda", "Podb", "page", "Podc"]
 
 
 async def test_a_list_that_never_outruns_compaction_is_asked_for_in_one_piece() -> None:

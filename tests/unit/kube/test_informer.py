@@ -104,6 +104,28 @@ async def test_a_handler_that_raises_ends_the_informer_with_its_error() -> None:
         await informer.run()
 
 
+async def test_what_is_listed_and_what_is_watched_is_kept_alike() -> None:
+    api, clock = MemoryApi(), FakeClock()
+    api.put("listed")
+    informer = Informer(api, PODS, clock, InformerOptions(transform=lambda obj: {**obj, "color": "grey"}))
+
+    async with running(informer):
+        api.put("watched")
+        await settle()
+
+    assert [obj["color"] for obj in informer.objects()] == ["grey", "grey"]
+
+
+async def test_a_transform_that_raises_ends_the_informer_with_its_error() -> None:
+    api, clock = MemoryApi(), FakeClock()
+    api.put("a")
+    informer = Informer(api, PODS, clock, InformerOptions(transform=lambda obj: {"color": obj["taste"]}))
+
+    with pytest.raises(KeyError, match="taste"):
+        async with running(informer):
+            pass
+
+
 async def test_a_handler_that_comes_late_hears_of_what_is_there() -> None:
     api, clock = MemoryApi(), FakeClock()
     api.put("a")
