@@ -138,7 +138,7 @@ async def test_replicas_and_slices_are_the_devices_behind_them_each_once(tmp_pat
 
 async def test_whatever_order_the_kubelet_lists_devices_in_they_come_in_one(tmp_path: Path) -> None:
     socket = tmp_path / "kubelet.sock"
-    answers = []
+    answers: list[PodDevices] = []
     for ids in (["GPU-b", "GPU-a"], ["GPU-a", "GPU-b"]):
         async with (
             a_kubelet(socket, Lister(a_pod_with("train", **{"nvidia.com/gpu": ids}))),
