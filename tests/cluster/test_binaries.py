@@ -28,7 +28,7 @@ def test_a_named_folder_comes_before_the_cache(tmp_path: Path) -> None:
 def test_missing_programs_skip_loudly_and_fail_where_the_tests_must_run(tmp_path: Path) -> None:
     environ = {"KUBE_ASSETS": str(a_folder_with(tmp_path, "etcd"))}
 
-    with pytest.raises(NotFoundError, match="has no program kube-apiserver; `make kube-assets` builds it"):
+    with pytest.raises(NotFoundError, match="has no program kube-apiserver; `make kube-assets ARGS"):
         find_binaries(environ)
     with pytest.raises(pytest.skip.Exception, match="THE CLUSTER TESTS DID NOT RUN"):
         require_binaries(environ)
