@@ -21,8 +21,8 @@ test: $(VENV)/.dev-ready ## unit, contract, mesh and scenario tests; needs only 
 test-real: $(VENV)/.dev-ready ## tests that need more than Python; says which parts ran
 	@tests/real.sh "$(BIN)" $(ARGS)
 
-test-soak: $(VENV)/.dev-ready ## the cluster tests at full length; GPULOOM_CLUSTER_NODES and GPULOOM_CLUSTER_PODS set it
-	@GPULOOM_CLUSTER_NODES=$${GPULOOM_CLUSTER_NODES:-50} GPULOOM_CLUSTER_PODS=$${GPULOOM_CLUSTER_PODS:-200} $(BIN)/pytest -q -m real tests/cluster $(ARGS)
+test-soak: $(VENV)/.dev-ready ## the cluster tests at full length and size; GPULOOM_CLUSTER_NODES and GPULOOM_CLUSTER_PODS change it
+	@GPULOOM_CLUSTER_SOAK=1 $(BIN)/pytest -q -s -m real tests/cluster $(ARGS)
 
 kube-assets: $(VENV)/.dev-ready ## build pinned Kubernetes programs for the cluster tests from Go modules (once)
 	@$(BIN)/python -m tests.cluster.assets.build $(ARGS)

@@ -1,7 +1,8 @@
 """Pods that ask for GPUs, and what the cluster made of them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpuloom.cli.scheduler_config import OWN_SCHEDULER
 from gpuloom.codec.allocation import believable, decode_allocation
@@ -9,7 +10,16 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
 from gpuloom.kube.resources import NAMESPACES, PODS
-from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
+from gpuloom.model.mig import MigPlacement
+from gpuloom.model.node import NodeMode
+from gpuloom.names import (
+    ANNOTATION_ALLOCATION,
+    RESOURCE_GPU_MEMORY_MIB,
+    RESOURCE_GPU_MILLI,
+    RESOURCE_NVIDIA_GPU,
+    RESOURCE_NVIDIA_MIG_PREFIX,
+)
+from gpuloom.sim.hardware import MachineSpec
 from gpuloom.sim.kubelet.host import ANNOTATION_DURATION
 
 NAMESPACE = "work"
@@ -22,6 +32,22 @@ _REQUESTS = (
     (RESOURCE_NVIDIA_GPU, "1"),
 )
 _SHORT_LIFE = "4s"
+
+# By the number of the pod in forty, in place of what it would ask for.
+_RARE_REQUESTS = {
+    3: {RESOURCE_GPU_MILLI: "300", RESOURCE_GPU_MEMORY_MIB: "9000"},
+    7: {f"{RESOURCE_NVIDIA_MIG_PREFIX}1g.5gb": "1"},
+    17: {f"{RESOURCE_NVIDIA_MIG_PREFIX}3g.20gb": "1"},
+    23: {RESOURCE_GPU_MILLI: "100", RESOURCE_GPU_MEMORY_MIB: "6000"},
+    27: {f"{RESOURCE_NVIDIA_MIG_PREFIX}1g.5gb": "1"},
+}
+_SLICED_MODEL = "A100-SXM4-40GB"
+_SLICES = (
+    MigPlacement(0, "3g.20gb"),
+    MigPlacement(4, "1g.5gb"),
+    MigPlacement(5, "1g.5gb"),
+    MigPlacement(6, "1g.5gb"),
+)
 
 
 def a_gpu_pod(
@@ -51,6 +77,23 @@ def a_mix(count: int) -> list[JsonObject]:
         annotations = {ANNOTATION_DURATION: _SHORT_LIFE} if number % 3 == 0 else {}
         pods.append(a_gpu_pod(f"pod-{number:04d}", {resource: amount}, annotations))
     return pods
+
+
+def a_crowd(count: int) -> list[JsonObject]:
+    """As a mix, with shares of memory and slices of both sizes among it; see `sliced` for where those are."""
+    pods = a_mix(count)
+    for number, pod in enumerate(pods):
+        resources = _RARE_REQUESTS.get(number % 40)
+        if resources is not None:
+            pod["spec"]["containers"][0]["resources"]["limits"] = dict(resources)
+    return pods
+
+
+def sliced(machines: Sequence[MachineSpec]) -> tuple[MachineSpec, ...]:
+    """The same machines, with four cards of every other A100 machine of NVIDIA's plugin cut into slices."""
+    a100 = [one.node for one in machines if one.mode is NodeMode.NVIDIA and one.gpu_model == _SLICED_MODEL]
+    chosen = set(a100[::2])
+    return tuple(replace(one, mig=(_SLICES,) * 4) if one.node in chosen else one for one in machines)
 
 
 async def create_namespace(client: KubeClient) -> None:

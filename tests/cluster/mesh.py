@@ -162,6 +162,8 @@ class MeshLayout:
 class Mesh:
     layout: MeshLayout
     supervisor: Supervisor
+    extenders: tuple[str, ...] = ("extender",)
+    """Names of their processes."""
 
     def machine(self, node: str) -> Machine:
         """For its faults; its kubelet and agent look at them live."""
@@ -171,7 +173,7 @@ class Mesh:
         """What a service tried and its account was not allowed to do."""
         lines = [
             line
-            for name in ("agents", "discovery", "extender")
+            for name in ("agents", "discovery", *self.extenders)
             for line in (self.layout.logs / f"{name}.log").read_text(encoding="utf-8").splitlines()
         ]
         return [line for line in lines if "answered 403" in line]
@@ -187,6 +189,19 @@ async def open_mesh(
 ) -> AsyncIterator[Mesh]:
     """Everything runs and is ready. Raise StartError if a process does not come up."""
     options = options or MeshOptions()
+    async with open_foundation(plane, machines, clock, options) as mesh:
+        await mesh.supervisor.start([[mesh.layout.discovery(), mesh.layout.extender()]])
+        await plane.start_scheduler(mesh.layout.scheduler_config(options.scheduler_name))
+        yield mesh
+
+
+@asynccontextmanager
+async def open_foundation(
+    plane: ControlPlane, machines: Sequence[MachineSpec], clock: Clock, options: MeshOptions
+) -> AsyncIterator[Mesh]:
+    """The machines with their kubelets and agents, which all else stands on; what is started beside them
+    with the mesh's supervisor ends with them. Raise StartError if a process does not come up.
+    """
     await plane.apply(DEPLOY / "rbac")
     accounts = {name: await plane.service_account_kubeconfig(NAMESPACE, name) for name in ACCOUNTS}
     # A short path of its own: the kubelets' sockets lie in it, and such a path may have 107 bytes.
@@ -207,9 +222,7 @@ async def open_mesh(
             Machine.open(layout.machines / node).write_faults(faults)
         async with Supervisor(clock) as supervisor, plane.client() as client:
             kubelets = layout.kubelets(_nodes_are_there(client, len(nodes)))
-            stages = [[kubelets, layout.fleet()], [layout.discovery(), layout.extender()]]
-            await supervisor.start(stages)
-            await plane.start_scheduler(layout.scheduler_config(options.scheduler_name))
+            await supervisor.start([[kubelets, layout.fleet()]])
             yield Mesh(layout, supervisor)
 
 

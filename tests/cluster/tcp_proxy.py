@@ -1,6 +1,7 @@
 """A port that passes bytes on to another one and can break all its connections at once."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -10,11 +11,14 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class TcpProxy:
-    """Async context manager. `port` is its own, `target` the port of loopback that it passes on to."""
+    """Async context manager. `port` is its own, `target` the port of loopback that it passes on to.
 
-    def __init__(self, target: int) -> None:
+    A target that is asked for at every connection may be None: then nobody answers.
+    """
+
+    def __init__(self, target: int | Callable[[], int | None]) -> None:
         self.port = 0
-        self._target = target
+        self._target: Callable[[], int | None] = target if callable(target) else lambda: target
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -43,8 +47,12 @@ class TcpProxy:
         if task is not None:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
+        target = self._target()
+        if target is None:
+            writer.transport.abort()
+            return
         try:
-            other_reader, other_writer = await asyncio.open_connection(HOST, self._target)
+            other_reader, other_writer = await asyncio.open_connection(HOST, target)
         except OSError:
             writer.transport.abort()
             return

@@ -12,10 +12,11 @@ from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
-from gpuloom.kube.resources import EVENTS, LEASES, NODES, PODS, RUNTIME_CLASSES, Resource
+from gpuloom.kube.resources import CONFIGMAPS, EVENTS, LEASES, NODES, PODS, RUNTIME_CLASSES, Resource
 from gpuloom.model.gpu import Gpu, GpuHealth
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, ANNOTATION_EPOCH
+from gpuloom.placement.demand import Demand
 from gpuloom.runtime.clock import SystemClock, deadline
 from services.discovery.adapters.informers import observing_nodes
 from services.discovery.adapters.kubernetes import DEFAULT_LABELS
@@ -24,6 +25,7 @@ from services.discovery.writer.config import WriterConfig
 from services.discovery.writer.metrics import WriterMetrics
 from services.discovery.writer.wiring import Writer, WriterParts
 from services.node_agent.delivery.runtime_class import RuntimeClassReader
+from services.scheduler_extender.adapters.demand import NAME, DemandStore
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.shared import SharedControlPlane
 
@@ -200,6 +202,28 @@ async def written(admin: KubeClient, name: str) -> JsonObject:
 async def events_about(admin: KubeClient, name: str) -> list[JsonObject]:
     listing = await admin.list(EVENTS, Selection(field_selector=f"involvedObject.name={name}"))
     return [event for event in listing.items if event["source"]["component"] == "gpuloom-discovery"]
+
+
+async def test_the_extender_keeps_its_statistics_in_its_own_configmap_and_reads_no_other(
+    shared_control_plane: SharedControlPlane,
+) -> None:
+    demand = Demand(pods=1.0, gpus=1.0)
+    async with (
+        await as_account(shared_control_plane, "scheduler-extender") as client,
+        shared_control_plane.client() as admin,
+    ):
+        store = DemandStore(client, NAMESPACE, CLOCK)
+        try:
+            await store.save(Demand().to_json())
+            await store.save(demand.to_json())
+
+            assert await store.load() == demand
+            with pytest.raises(NotAllowedError):
+                await client.get(CONFIGMAPS, "kube-root-ca.crt", NAMESPACE)
+            with pytest.raises(NotAllowedError):
+                await client.delete(CONFIGMAPS, NAME, NAMESPACE)
+        finally:
+            await admin.delete(CONFIGMAPS, NAME, NAMESPACE)
 
 
 async def test_the_extender_stamps_binds_and_wakes_but_deletes_nothing(
