@@ -5,10 +5,10 @@ environment variables that services use.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import orjson
 import typer
@@ -16,6 +16,12 @@ import typer
 from gpuloom.errors import DeadlineError, InvalidRequestError, UnavailableError
 from gpuloom.model.snapshot import ClusterSnapshot
 from gpuloom.runtime.parsers import address
+
+if TYPE_CHECKING:
+    from gpuloom.rpc.channel import RpcChannel
+    from gpuloom.rpc.environment import RpcEnvironment
+
+Answer = TypeVar("Answer")
 
 ENDPOINTS_FILE = "endpoints.json"
 DEFAULT_TIMEOUT_S = 10.0
@@ -26,7 +32,7 @@ _TLS_FILES = {
 }
 
 DirectoryOption = Annotated[
-    Path, typer.Option("--dir", help="Directory of a `gpuloom run`; used unless --discovery is given.")
+    Path, typer.Option("--dir", help="Directory of a `gpuloom run`; used unless an address is given.")
 ]
 DiscoveryOption = Annotated[
     str,
@@ -37,6 +43,16 @@ DiscoveryOption = Annotated[
         help="Address of a cluster's discovery. Certificates: GPULOOM_TLS_CERT_FILE, …_KEY_FILE, …_CA_FILE.",
     ),
 ]
+ExtenderOption = Annotated[
+    str,
+    typer.Option(
+        "--extender",
+        envvar="GPULOOM_EXTENDER_ADDRESS",
+        metavar="HOST:PORT",
+        help="gRPC address of a cluster's extender. Certificates: GPULOOM_TLS_CERT_FILE, …_KEY_FILE, "
+        "…_CA_FILE.",
+    ),
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for an answer.")
 ]
@@ -44,32 +60,46 @@ TimeoutOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where discovery is, and the settings by which this command shows who it is."""
+    """Where a service is, and the settings by which this command shows who it is."""
 
-    discovery: str
+    service: str
+    address: str
     tls: Mapping[str, str]
 
 
 def find_endpoint(discovery: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
-    """Raise InvalidRequestError if nobody says where, UnavailableError if no mesh runs there."""
-    if discovery:
+    """Of discovery. Raise InvalidRequestError if nobody says where, UnavailableError if none runs there."""
+    return _find("discovery", discovery, directory, environ)
+
+
+def find_extender(extender: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
+    """As `find_endpoint`, of the extender."""
+    return _find("scheduler_extender", extender, directory, environ)
+
+
+_OPTIONS = {"discovery": ("discovery", "--discovery"), "scheduler_extender": ("extender", "--extender")}
+
+
+def _find(service: str, given: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
+    spoken, option = _OPTIONS[service]
+    if given:
         try:
-            return Endpoint(str(address(discovery)), {k: v for k, v in environ.items() if k in _TLS_FILES})
+            tls = {name: value for name, value in environ.items() if name in _TLS_FILES}
+            return Endpoint(service, str(address(given)), tls)
         except ValueError as error:
-            raise InvalidRequestError(f"--discovery: {error}") from None
+            raise InvalidRequestError(f"{option}: {error}") from None
     path = directory / ENDPOINTS_FILE
     try:
         document = orjson.loads(path.read_bytes())
-        return Endpoint(
-            str(document["discovery"]), {name: str(document[key]) for name, key in _TLS_FILES.items()}
-        )
+        tls = {name: str(document[key]) for name, key in _TLS_FILES.items()}
+        return Endpoint(service, str(document[service]), tls)
     except FileNotFoundError:
         raise UnavailableError(
-            f"no mesh runs in {directory}: start one with `gpuloom run`, or name a cluster's discovery "
-            "with --discovery"
+            f"no mesh runs in {directory}: start one with `gpuloom run`, or name a cluster's {spoken} "
+            f"with {option}"
         ) from None
     except (KeyError, TypeError, ValueError):
-        raise InvalidRequestError(f"{path} is not what `gpuloom run` wrote; name --discovery") from None
+        raise InvalidRequestError(f"{path} is not what `gpuloom run` wrote; name {option}") from None
 
 
 def read_cluster(endpoint: Endpoint, timeout_s: float) -> ClusterSnapshot:
@@ -81,24 +111,40 @@ async def _read_cluster(endpoint: Endpoint, timeout_s: float) -> ClusterSnapshot
     # Imported here: they bring gRPC along, and `gpuloom --help` shall be quick.
     from gpuloom.clients.discovery import ClusterMirror, MirrorOptions  # noqa: PLC0415
     from gpuloom.rpc.channel import RpcChannel  # noqa: PLC0415
+
+    rpc = _environment(endpoint)
+    async with RpcChannel(rpc, endpoint.address, endpoint.service) as channel:
+        mirror = ClusterMirror(channel, rpc.clock, MirrorOptions(with_usage=True))
+        following = asyncio.create_task(mirror.run())
+        try:
+            await asyncio.wait_for(mirror.wait_synced(), timeout_s)
+        except TimeoutError:
+            raise DeadlineError(
+                f"discovery at {endpoint.address} did not answer within {timeout_s:g} s"
+            ) from None
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+        return mirror.snapshot()
+
+
+def ask(endpoint: Endpoint, question: "Callable[[RpcChannel], Awaitable[Answer]]") -> Answer:
+    """One call to the service. It raises what the call raises; the call has its own deadline."""
+    return asyncio.run(_ask(endpoint, question))
+
+
+async def _ask(endpoint: Endpoint, question: "Callable[[RpcChannel], Awaitable[Answer]]") -> Answer:
+    from gpuloom.rpc.channel import RpcChannel  # noqa: PLC0415
+
+    async with RpcChannel(_environment(endpoint), endpoint.address, endpoint.service) as channel:
+        return await question(channel)
+
+
+def _environment(endpoint: Endpoint) -> "RpcEnvironment":
     from gpuloom.rpc.environment import RpcEnvironment  # noqa: PLC0415
     from gpuloom.rpc.settings import TlsConfig  # noqa: PLC0415
     from gpuloom.runtime.clock import SystemClock  # noqa: PLC0415
     from gpuloom.runtime.config import load_config  # noqa: PLC0415
     from gpuloom.runtime.metrics import new_registry  # noqa: PLC0415
 
-    clock, registry = SystemClock(), new_registry("cli")
-    rpc = RpcEnvironment(load_config(TlsConfig, endpoint.tls).files(), registry, clock)
-    async with RpcChannel(rpc, endpoint.discovery, "discovery") as channel:
-        mirror = ClusterMirror(channel, clock, MirrorOptions(with_usage=True))
-        following = asyncio.create_task(mirror.run())
-        try:
-            await asyncio.wait_for(mirror.wait_synced(), timeout_s)
-        except TimeoutError:
-            raise DeadlineError(
-                f"discovery at {endpoint.discovery} did not answer within {timeout_s:g} s"
-            ) from None
-        finally:
-            following.cancel()
-            await asyncio.wait({following})
-        return mirror.snapshot()
+    return RpcEnvironment(load_config(TlsConfig, endpoint.tls).files(), new_registry("cli"), SystemClock())

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpuloom.cli import certs, exits, run, scheduler_config, status, topology
+from gpuloom.cli import certs, exits, explain, run, scheduler_config, status, topology, whatif
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
 from gpuloom.runtime.metrics import package_version
 
@@ -49,10 +49,12 @@ def build_app() -> typer.Typer:
     )
     app.callback()(about)
     certs.register(app)
+    explain.register(app)
     run.register(app)
     scheduler_config.register(app)
     status.register(app)
     topology.register(app)
+    whatif.register(app)
     return app
 
 

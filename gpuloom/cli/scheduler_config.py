@@ -1,7 +1,7 @@
 """`gpuloom scheduler-config`: the configuration by which kube-scheduler calls GPULoom's extender.
 
 Decides what kube-scheduler is told; `render_scheduler_config` is pure, and the file in deploy/scheduler is
-its answer to the default options.
+its answer to the default options, the one beside it its answer to `--replace-default`.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,13 @@ import typer
 import yaml
 
 from gpuloom.catalog import load_catalog
+from gpuloom.errors import InvalidRequestError
 from gpuloom.rpc.identity import server_name
 
 DEFAULT_SCHEDULER = "default-scheduler"
 OWN_SCHEDULER = "gpuloom-scheduler"
+CONTROL_PLANE_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+"""Where kubeadm puts the one of the cluster's own scheduler."""
 
 # One for all verbs. Binding waits for the API server, up to the extender's own limit of 4 s; the others
 # answer in milliseconds, and an extender that is gone or not ready refuses at once.
@@ -57,6 +60,11 @@ class SchedulerConfigOptions:
     kubeconfig: str = ""
     scheduler_name: str = OWN_SCHEDULER
     weight: int = WEIGHT
+
+
+REPLACE_DEFAULT = SchedulerConfigOptions(
+    kubeconfig=CONTROL_PLANE_KUBECONFIG, scheduler_name=DEFAULT_SCHEDULER
+)
 
 
 def render_scheduler_config(options: SchedulerConfigOptions) -> str:
@@ -132,6 +140,14 @@ _NameOption = Annotated[
 _KubeconfigOption = Annotated[
     str, typer.Option("--kubeconfig", help="Of kube-scheduler; none: its pod's service account.")
 ]
+_ReplaceOption = Annotated[
+    bool,
+    typer.Option(
+        "--replace-default",
+        help=f"For the cluster's own kube-scheduler: {DEFAULT_SCHEDULER}, with {CONTROL_PLANE_KUBECONFIG} "
+        "unless --kubeconfig names another.",
+    ),
+]
 
 
 def scheduler_config(
@@ -143,11 +159,17 @@ def scheduler_config(
     ] = "/etc/gpuloom/tls",
     kubeconfig: _KubeconfigOption = "",
     scheduler_name: _NameOption = OWN_SCHEDULER,
+    replace_default: _ReplaceOption = False,
     weight: Annotated[
         int, typer.Option(min=1, max=10_000, help="How much the extender's score counts.")
     ] = WEIGHT,
 ) -> None:
     """Print a KubeSchedulerConfiguration that makes kube-scheduler ask GPULoom about GPU pods."""
+    if replace_default:
+        if scheduler_name not in {OWN_SCHEDULER, DEFAULT_SCHEDULER}:
+            raise InvalidRequestError("--replace-default and --scheduler-name exclude each other")
+        scheduler_name = DEFAULT_SCHEDULER
+        kubeconfig = kubeconfig or CONTROL_PLANE_KUBECONFIG
     tls = TlsPaths(*(f"{tls_folder.rstrip('/')}/{name}" for name in ("tls.crt", "tls.key", "ca.crt")))
     options = SchedulerConfigOptions(extender_url, tls, kubeconfig, scheduler_name, weight)
     typer.echo(render_scheduler_config(options), nl=False)

@@ -1,19 +1,25 @@
-"""What the extender says of itself: its decisions as they are made, and its ledger."""
+"""What the extender says of itself: its decisions, its ledger, and what it would do."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from gpuloom.clients.following import keep_following
+from gpuloom.codec.device import pod_to_proto
+from gpuloom.codec.explanation import explanation_from_proto, forecast_from_proto
 from gpuloom.codec.ledger import decision_from_proto, entry_from_proto
+from gpuloom.model.explanation import Explanation, Forecast
 from gpuloom.model.ledger import Decision, LedgerEntry
+from gpuloom.model.node import PodRef
 from gpuloom.rpc.channel import RpcChannel, open_stream
 from gpuloom.rpc.streams import StreamCursor, StreamGapError
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
 from gpuloom.v1.scheduler_extender_pb2 import (
+    ExplainRequest,
     ListAllocationsRequest,
     WatchDecisionsRequest,
     WatchDecisionsResponse,
+    WhatIfRequest,
 )
 from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceStub
 
@@ -70,3 +76,18 @@ async def list_allocations(channel: RpcChannel) -> list[LedgerEntry]:
         token = answer.next_page_token
         if not token:
             return entries
+
+
+async def explain(channel: RpcChannel, pod: PodRef, timeout_s: float) -> Explanation:
+    """Why this pod is where it is. An empty UID means whichever has that name; NotFoundError if none has."""
+    stub = channel.stub(SchedulerExtenderServiceStub)
+    return explanation_from_proto(
+        await stub.Explain(ExplainRequest(pod=pod_to_proto(pod)), timeout=timeout_s)
+    )
+
+
+async def what_if(channel: RpcChannel, pod_json: bytes, replicas: int, timeout_s: float) -> Forecast:
+    """Where so many replicas of this pod would go."""
+    stub = channel.stub(SchedulerExtenderServiceStub)
+    request = WhatIfRequest(pod_json=pod_json, replicas=replicas)
+    return forecast_from_proto(await stub.WhatIf(request, timeout=timeout_s))

@@ -81,6 +81,42 @@ ENTRY_STATE_HELD: EntryState.ValueType  # 4
 """The node shows a holder for which there is no pod."""
 Global___EntryState: _TypeAlias = EntryState  # noqa: Y015
 
+class _PodStanding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PodStandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PodStanding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POD_STANDING_UNSPECIFIED: _PodStanding.ValueType  # 0
+    """Not said."""
+    POD_STANDING_UNMANAGED: _PodStanding.ValueType  # 1
+    """It asks for nothing that GPULoom manages."""
+    POD_STANDING_BOUND: _PodStanding.ValueType  # 2
+    """It is bound to a node."""
+    POD_STANDING_ENDED: _PodStanding.ValueType  # 3
+    """It has ended."""
+    POD_STANDING_FITS: _PodStanding.ValueType  # 4
+    """It has no node yet, and at least one would take it."""
+    POD_STANDING_REFUSED: _PodStanding.ValueType  # 5
+    """It has no node yet, and none would take it."""
+
+class PodStanding(_PodStanding, metaclass=_PodStandingEnumTypeWrapper):
+    """How things stand with a pod."""
+
+POD_STANDING_UNSPECIFIED: PodStanding.ValueType  # 0
+"""Not said."""
+POD_STANDING_UNMANAGED: PodStanding.ValueType  # 1
+"""It asks for nothing that GPULoom manages."""
+POD_STANDING_BOUND: PodStanding.ValueType  # 2
+"""It is bound to a node."""
+POD_STANDING_ENDED: PodStanding.ValueType  # 3
+"""It has ended."""
+POD_STANDING_FITS: PodStanding.ValueType  # 4
+"""It has no node yet, and at least one would take it."""
+POD_STANDING_REFUSED: PodStanding.ValueType  # 5
+"""It has no node yet, and none would take it."""
+Global___PodStanding: _TypeAlias = PodStanding  # noqa: Y015
+
 @_typing.final
 class WatchDecisionsRequest(_message.Message):
     """Asks for nothing in particular."""
@@ -313,3 +349,385 @@ class LedgerEntry(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LedgerEntry: _TypeAlias = LedgerEntry  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    """Names the pod to explain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    POD_JSON_FIELD_NUMBER: _builtins.int
+    pod_json: _builtins.bytes
+    """A pod as Kubernetes' JSON, whether or not Kubernetes has it. At most 1 MiB."""
+    @_builtins.property
+    def pod(self) -> _types_pb2.PodRef:
+        """A pod that Kubernetes has; an empty UID means whichever has that name now."""
+
+    def __init__(
+        self,
+        *,
+        pod: _types_pb2.PodRef | None = ...,
+        pod_json: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod", "pod_json", b"pod_json", "subject", b"subject"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod", "pod_json", b"pod_json", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["pod", "pod_json"]  # noqa: Y015
+    _WhichOneofArgType_subject: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_subject) -> _WhichOneofReturnType_subject | None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    """What is known about one pod."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    JUDGEMENT_FIELD_NUMBER: _builtins.int
+    QUARANTINE_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    standing: Global___PodStanding.ValueType
+    """How things stand."""
+    problem: _builtins.str
+    """Why no node may have it, whatever its devices: its request has no meaning, or it is quarantined."""
+    request: _builtins.str
+    """What it asks for, for a person."""
+    node_name: _builtins.str
+    """The node it is bound to. Empty unless bound."""
+    note: _builtins.str
+    """What this answer leaves out, for a person."""
+    @_builtins.property
+    def pod(self) -> _types_pb2.PodRef:
+        """The pod; its UID is empty if Kubernetes does not have it."""
+
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.AllocatedDevice]:
+        """The devices it has, or its Binding would give it. Empty unless bound."""
+
+    @_builtins.property
+    def judgement(self) -> Global___Judgement:
+        """How nodes judge it. Not set for a pod that is unmanaged, bound or ended, or whose request has no meaning."""
+
+    @_builtins.property
+    def quarantine(self) -> Global___Quarantine:
+        """Set while its binds are not tried because they keep failing."""
+
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
+        """The last decisions about it, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        pod: _types_pb2.PodRef | None = ...,
+        standing: Global___PodStanding.ValueType = ...,
+        problem: _builtins.str = ...,
+        request: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+        devices: _abc.Iterable[_types_pb2.AllocatedDevice] | None = ...,
+        judgement: Global___Judgement | None = ...,
+        quarantine: Global___Quarantine | None = ...,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement", "pod", b"pod", "quarantine", b"quarantine"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "devices", b"devices", "judgement", b"judgement", "node_name", b"node_name", "note", b"note", "pod", b"pod", "problem", b"problem", "quarantine", b"quarantine", "request", b"request", "standing", b"standing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Judgement(_message.Message):
+    """What all nodes say about one request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    FITTING_COUNT_FIELD_NUMBER: _builtins.int
+    OFFERS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    NEAR_MISSES_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    node_count: _builtins.int
+    """Number of nodes asked."""
+    fitting_count: _builtins.int
+    """Number of nodes that would take it."""
+    @_builtins.property
+    def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Offer]:
+        """The best of those, best first."""
+
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReasonCount]:
+        """Why the others would not, the most frequent reason first."""
+
+    @_builtins.property
+    def near_misses(self) -> _containers.RepeatedCompositeFieldContainer[Global___NearMiss]:
+        """The nodes that lack least, nearest first. Empty if a node would take it."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
+        """Changes of the pod with which a node would take it, the smallest first. Empty if one would anyway."""
+
+    def __init__(
+        self,
+        *,
+        node_count: _builtins.int = ...,
+        fitting_count: _builtins.int = ...,
+        offers: _abc.Iterable[Global___Offer] | None = ...,
+        reasons: _abc.Iterable[Global___ReasonCount] | None = ...,
+        near_misses: _abc.Iterable[Global___NearMiss] | None = ...,
+        changes: _abc.Iterable[Global___Change] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "fitting_count", b"fitting_count", "near_misses", b"near_misses", "node_count", b"node_count", "offers", b"offers", "reasons", b"reasons"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Judgement: _TypeAlias = Judgement  # noqa: Y015
+
+@_typing.final
+class ReasonCount(_message.Message):
+    """One reason of refusal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    RESOLVABLE_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """The text that kube-scheduler's event shows."""
+    node_count: _builtins.int
+    """Number of nodes that gave it."""
+    resolvable: _builtins.bool
+    """Whether evicting pods could change it."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        node_count: _builtins.int = ...,
+        resolvable: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_count", b"node_count", "reason", b"reason", "resolvable", b"resolvable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReasonCount: _TypeAlias = ReasonCount  # noqa: Y015
+
+@_typing.final
+class NearMiss(_message.Message):
+    """A node that would nearly do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    HAS_FIELD_NUMBER: _builtins.int
+    node_name: _builtins.str
+    """Node name."""
+    has: _builtins.str
+    """What it has of what is asked for, for a person."""
+    def __init__(
+        self,
+        *,
+        node_name: _builtins.str = ...,
+        has: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has", b"has", "node_name", b"node_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NearMiss: _TypeAlias = NearMiss  # noqa: Y015
+
+@_typing.final
+class Change(_message.Message):
+    """A change of the pod that would make it fit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    change: _builtins.str
+    """What to change, for a person."""
+    node_count: _builtins.int
+    """Number of nodes that would then take it."""
+    node_name: _builtins.str
+    """The best of them."""
+    def __init__(
+        self,
+        *,
+        change: _builtins.str = ...,
+        node_count: _builtins.int = ...,
+        node_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "node_count", b"node_count", "node_name", b"node_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Change: _TypeAlias = Change  # noqa: Y015
+
+@_typing.final
+class Offer(_message.Message):
+    """What a node would give, and how good it is. Scores are 0 to 100."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    BALANCE_FIELD_NUMBER: _builtins.int
+    node_name: _builtins.str
+    """Node name."""
+    total: _builtins.float
+    """The weighted total by which nodes are ranked."""
+    topology: _builtins.float
+    """How well the devices are linked."""
+    resource: _builtins.float
+    """How little is broken up by it."""
+    balance: _builtins.float
+    """How well CPU and memory stay in proportion."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.AllocatedDevice]:
+        """The devices."""
+
+    def __init__(
+        self,
+        *,
+        node_name: _builtins.str = ...,
+        devices: _abc.Iterable[_types_pb2.AllocatedDevice] | None = ...,
+        total: _builtins.float = ...,
+        topology: _builtins.float = ...,
+        resource: _builtins.float = ...,
+        balance: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balance", b"balance", "devices", b"devices", "node_name", b"node_name", "resource", b"resource", "topology", b"topology", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Offer: _TypeAlias = Offer  # noqa: Y015
+
+@_typing.final
+class Quarantine(_message.Message):
+    """A workload that is not tried for a while, because its binds keep failing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    WHOLE_CONTROLLER_FIELD_NUMBER: _builtins.int
+    failures: _builtins.int
+    """Failures in a row."""
+    whole_controller: _builtins.bool
+    """Whether it is for all pods of its controller, not for this one alone."""
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """When it is tried again."""
+
+    def __init__(
+        self,
+        *,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        failures: _builtins.int = ...,
+        whole_controller: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "until", b"until", "whole_controller", b"whole_controller"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quarantine: _TypeAlias = Quarantine  # noqa: Y015
+
+@_typing.final
+class WhatIfRequest(_message.Message):
+    """Asks where replicas of a pod would go."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_JSON_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    pod_json: _builtins.bytes
+    """The pod as Kubernetes' JSON. At most 1 MiB."""
+    replicas: _builtins.int
+    """How many of it, 1 to 1000; 0 means 1."""
+    def __init__(
+        self,
+        *,
+        pod_json: _builtins.bytes = ...,
+        replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pod_json", b"pod_json", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhatIfRequest: _TypeAlias = WhatIfRequest  # noqa: Y015
+
+@_typing.final
+class WhatIfResponse(_message.Message):
+    """Where replicas would go."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    PLACED_FIELD_NUMBER: _builtins.int
+    JUDGEMENT_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    replicas: _builtins.int
+    """How many were asked for."""
+    request: _builtins.str
+    """What it asks for, for a person. Empty if it asks for nothing that GPULoom manages."""
+    problem: _builtins.str
+    """Why no node may have it, whatever its devices."""
+    note: _builtins.str
+    """What this answer leaves out, for a person."""
+    @_builtins.property
+    def placed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Offer]:
+        """Those that fit, in the order they were placed."""
+
+    @_builtins.property
+    def judgement(self) -> Global___Judgement:
+        """How nodes judge the first one that does not fit. Not set if all fit."""
+
+    def __init__(
+        self,
+        *,
+        replicas: _builtins.int = ...,
+        request: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        placed: _abc.Iterable[Global___Offer] | None = ...,
+        judgement: Global___Judgement | None = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement", "note", b"note", "placed", b"placed", "problem", b"problem", "replicas", b"replicas", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhatIfResponse: _TypeAlias = WhatIfResponse  # noqa: Y015

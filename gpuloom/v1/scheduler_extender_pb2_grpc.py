@@ -45,6 +45,16 @@ class SchedulerExtenderServiceStub:
                 request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsRequest.SerializeToString,
                 response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/gpuloom.v1.SchedulerExtenderService/Explain',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.WhatIf = channel.unary_unary(
+                '/gpuloom.v1.SchedulerExtenderService/WhatIf',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerExtenderServiceServicer:
@@ -66,6 +76,21 @@ class SchedulerExtenderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhatIf(self, request, context):
+        """Where replicas of a pod would go, placed one after the other on a copy of what is free.
+        Only the leader answers. Callers: cli, autoscaler.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerExtenderServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +103,16 @@ def add_SchedulerExtenderServiceServicer_to_server(servicer, server):
                     servicer.ListAllocations,
                     request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsRequest.FromString,
                     response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ExplainRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ExplainResponse.SerializeToString,
+            ),
+            'WhatIf': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhatIf,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +170,60 @@ class SchedulerExtenderService:
             '/gpuloom.v1.SchedulerExtenderService/ListAllocations',
             gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsRequest.SerializeToString,
             gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.SchedulerExtenderService/Explain',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ExplainRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhatIf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.SchedulerExtenderService/WhatIf',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,12 @@ class SchedulerExtenderServiceStub:
     """
     ListAllocations: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListAllocationsRequest, _scheduler_extender_pb2.ListAllocationsResponse]
     """Every entry of the ledger now, in parts by node name. Callers: cli."""
+    Explain: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ExplainRequest, _scheduler_extender_pb2.ExplainResponse]
+    """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
+    WhatIf: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]
+    """Where replicas of a pod would go, placed one after the other on a copy of what is free.
+    Only the leader answers. Callers: cli, autoscaler.
+    """
 
 @_typing.type_check_only
 class SchedulerExtenderServiceAsyncStub(SchedulerExtenderServiceStub):
@@ -51,6 +57,12 @@ class SchedulerExtenderServiceAsyncStub(SchedulerExtenderServiceStub):
     """
     ListAllocations: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListAllocationsRequest, _scheduler_extender_pb2.ListAllocationsResponse]  # type: ignore[assignment]
     """Every entry of the ledger now, in parts by node name. Callers: cli."""
+    Explain: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ExplainRequest, _scheduler_extender_pb2.ExplainResponse]  # type: ignore[assignment]
+    """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
+    WhatIf: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]  # type: ignore[assignment]
+    """Where replicas of a pod would go, placed one after the other on a copy of what is free.
+    Only the leader answers. Callers: cli, autoscaler.
+    """
 
 class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
     """Looking into the ledger and its decisions. Nothing here changes anything."""
@@ -72,5 +84,23 @@ class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_extender_pb2.ListAllocationsResponse, _abc.Awaitable[_scheduler_extender_pb2.ListAllocationsResponse]]:
         """Every entry of the ledger now, in parts by node name. Callers: cli."""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _scheduler_extender_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.ExplainResponse, _abc.Awaitable[_scheduler_extender_pb2.ExplainResponse]]:
+        """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
+
+    @_abc_1.abstractmethod
+    def WhatIf(
+        self,
+        request: _scheduler_extender_pb2.WhatIfRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.WhatIfResponse, _abc.Awaitable[_scheduler_extender_pb2.WhatIfResponse]]:
+        """Where replicas of a pod would go, placed one after the other on a copy of what is free.
+        Only the leader answers. Callers: cli, autoscaler.
+        """
 
 def add_SchedulerExtenderServiceServicer_to_server(servicer: SchedulerExtenderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

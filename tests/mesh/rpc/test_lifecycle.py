@@ -157,7 +157,7 @@ async def test_reflection_lists_the_services_when_switched_on() -> None:
 @pytest.mark.parametrize(
     ("allow", "complaint"),
     [
-        ({"ListAllocations": frozenset({"cli"})}, "no allow-list for WatchDecisions"),
+        ({"ListAllocations": frozenset({"cli"})}, "no allow-list for Explain, WatchDecisions, WhatIf"),
         ({**ONLY_CLI, "DropTables": frozenset({"cli"})}, "allow-list for DropTables"),
     ],
 )

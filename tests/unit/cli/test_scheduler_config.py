@@ -9,6 +9,7 @@ from gpuloom.catalog import load_catalog
 from gpuloom.cli.main import exit_code_of
 from gpuloom.cli.scheduler_config import (
     DEFAULT_SCHEDULER,
+    REPLACE_DEFAULT,
     TIMEOUT_S,
     SchedulerConfigOptions,
     TlsPaths,
@@ -16,7 +17,9 @@ from gpuloom.cli.scheduler_config import (
 )
 from services.scheduler_extender.config import ExtenderConfig
 
-COMMITTED = Path(__file__).parents[3] / "deploy" / "scheduler" / "kube-scheduler-config.yaml"
+DEPLOY = Path(__file__).parents[3] / "deploy"
+SECOND = "kube-scheduler-config.yaml"
+REPLACEMENT = "kube-scheduler-config.replace-default.yaml"
 
 
 def rendered(options: SchedulerConfigOptions) -> dict[str, Any]:
@@ -25,8 +28,52 @@ def rendered(options: SchedulerConfigOptions) -> dict[str, Any]:
     return document
 
 
-def test_the_file_in_deploy_is_what_the_default_options_give() -> None:
-    assert COMMITTED.read_text(encoding="utf-8") == render_scheduler_config(SchedulerConfigOptions())
+def committed(name: str) -> str:
+    return (DEPLOY / "scheduler" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [
+        (SECOND, [], SchedulerConfigOptions()),
+        (REPLACEMENT, ["--replace-default"], REPLACE_DEFAULT),
+    ],
+)
+def test_the_files_in_deploy_are_what_the_command_prints(
+    name: str, arguments: list[str], options: SchedulerConfigOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = exit_code_of(["scheduler-config", *arguments])
+
+    assert (code, capsys.readouterr().out) == (0, committed(name))
+    assert committed(name) == render_scheduler_config(options)
+
+
+def test_replacing_the_default_under_another_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code = exit_code_of(["scheduler-config", "--replace-default", "--scheduler-name", "mine"])
+
+    assert code == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_the_deployment_runs_the_second_scheduler_with_its_configuration_account_and_certificate() -> None:
+    documents = list(yaml.safe_load_all((DEPLOY / "scheduler" / "deployment.yaml").read_text("utf-8")))
+    accounts = list(yaml.safe_load_all((DEPLOY / "rbac" / "scheduler.yaml").read_text("utf-8")))
+    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    entry = the_extender(SchedulerConfigOptions())
+
+    account = next(item["metadata"] for item in accounts if item["kind"] == "ServiceAccount")
+    assert spec["serviceAccountName"] == account["name"]
+    assert deployment["metadata"]["namespace"] == account["namespace"]
+    assert f"--config={mounts['config']}/{SECOND}" in container["command"]
+    assert {Path(entry["tlsConfig"][key]).parent for key in ("certFile", "keyFile", "caFile")} == {
+        Path(mounts["tls"])
+    }
+    assert container["image"].startswith("registry.k8s.io/kube-scheduler:v")
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert spec["securityContext"]["runAsNonRoot"] is True
 
 
 def the_extender(options: SchedulerConfigOptions) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""What nodes say about a request, in lines for a person. Only shows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuloom.model.allocation import AllocatedDevice
+from gpuloom.model.explanation import Judgement, Offer
+from gpuloom.model.gpu import MILLI_PER_GPU
+
+_OFFER_COLUMNS = ("NODE", "TOTAL", "TOPOLOGY", "RESOURCE", "BALANCE", "DEVICES")
+
+
+def judgement_lines(judgement: Judgement) -> Iterator[str]:
+    if judgement.offers:
+        yield ""
+        yield from offer_lines(judgement.offers)
+    if judgement.reasons:
+        yield ""
+        yield "why not:"
+        width = len(str(judgement.reasons[0].node_count))
+        for entry in judgement.reasons:
+            hope = "; room may come back" if entry.resolvable else ""
+            yield f"  {entry.node_count:>{width}} {plural(entry.node_count, 'node')}: {entry.reason}{hope}"
+    if judgement.near_misses:
+        yield ""
+        yield "nearest:"
+        yield from (f"  {miss.node_name}: {miss.has}" for miss in judgement.near_misses)
+    if judgement.changes:
+        yield ""
+        yield "would fit:"
+        for change in judgement.changes:
+            nodes = f"{change.node_count} {plural(change.node_count, 'node')}"
+            yield f"  {change.change} ({nodes}, best {change.node_name})"
+
+
+def offer_lines(offers: Sequence[Offer]) -> Iterator[str]:
+    rows = [_OFFER_COLUMNS, *(_offer_row(offer) for offer in offers)]
+    yield from table_lines(rows)
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as their widest cell; the last one ends where it ends."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def device_texts(devices: Iterable[AllocatedDevice]) -> str:
+    return ", ".join(map(_device_text, devices))
+
+
+def plural(count: int, noun: str) -> str:
+    return noun if count == 1 else f"{noun}s"
+
+
+def _offer_row(offer: Offer) -> tuple[str, ...]:
+    scores = (offer.total, offer.topology, offer.resource, offer.balance)
+    return offer.node_name, *(f"{score:.1f}" for score in scores), device_texts(offer.devices)
+
+
+def _device_text(item: AllocatedDevice) -> str:
+    mig = item.device.mig
+    if mig is not None:
+        return f"{item.device.gpu_uuid} {mig.profile} at {mig.start}"
+    if item.milli < MILLI_PER_GPU:
+        return f"{item.device.gpu_uuid} {item.milli} milli, {item.memory_mib} MiB"
+    return item.device.gpu_uuid

@@ -1,0 +1,52 @@
+"""`gpuloom explain` and `gpuloom whatif` beside a run, as a user calls them."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.scenarios.test_run_command import LONGEST_RUN_S, running, wait_for_line
+
+MANIFEST = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  parallelism: 2
+  template:
+    spec:
+      containers:
+      - name: main
+        resources: {limits: {gpuloom.dev/gpu-milli: "100"}}
+"""
+
+
+def asked(directory: Path, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-m", "gpuloom.cli.main", *arguments, "--dir", str(directory)],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=30.0,
+        check=False,
+    )
+
+
+def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: Path) -> None:
+    with running("--nodes", "4", "--dir", str(run_directory), "--headless") as process:
+        wait_for_line(process, "everything is up")
+        wait_for_line(process, "placed=[1-9]")
+
+        forecast = asked(run_directory, "whatif", "-f", "-", "-o", "json", given=MANIFEST)
+        absent = asked(run_directory, "explain", "pod", "team-a/nobody")
+        too_much = asked(run_directory, "whatif", "-f", "-", "--replicas", "1000", given=MANIFEST)
+
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LONGEST_RUN_S)
+
+    assert json.loads(forecast.stdout)["replicas"] == 2, forecast.stderr
+    assert (absent.returncode, absent.stderr) == (1, "gpuloom: no pod team-a/nobody\n")
+    assert too_much.returncode == 1
+    assert "why not:" in too_much.stdout
+    assert asked(run_directory / "elsewhere", "explain", "pod", "a/b").returncode == 3
