@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import orjson
+
 from gpuloom.catalog import load_catalog
 from gpuloom.codec.allocation import MAX_DEVICES
 from gpuloom.codec.environment import sees_only_its_allocation
@@ -30,9 +32,20 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
 
+MAX_KNOWN_REQUESTS = 512
+MAX_KNOWN_BYTES = 16_384
 MAX_LIST_ENTRIES = 32
 MAX_NAME_LENGTH = 128
 
+_READ_OF_SPEC = ("initContainers", "containers", "resources", "overhead", "runtimeClassName")
+_READ_OF_STATUS = ("initContainerStatuses", "containerStatuses")
+_READ_OF_ANNOTATIONS = (
+    ANNOTATION_GPU_ARCHITECTURE,
+    ANNOTATION_GPU_MODEL,
+    ANNOTATION_MIG_PROFILE,
+    ANNOTATION_TOPOLOGY,
+    ANNOTATION_TOPOLOGY_REQUIRED,
+)
 _OURS = frozenset({RESOURCE_GPU_MILLI, RESOURCE_GPU_MEMORY_MIB})
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 # "1g.5gb", "1g.5gb.me" (the plugin's spelling of "1g.5gb+me"), "1g.24gb-me".
@@ -43,6 +56,18 @@ _MIG_SUFFIX = re.compile(
 
 def pod_request(pod: JsonObject) -> PodRequest | None:
     """What the pod asks for, or None if it asks for nothing that we manage."""
+    content = _content(pod)
+    known = _known_requests.get(content)
+    if known is None:
+        known = _Answer(_read_request(pod))
+        if content:
+            if len(_known_requests) >= MAX_KNOWN_REQUESTS:
+                del _known_requests[next(iter(_known_requests))]
+            _known_requests[content] = known
+    return known.request
+
+
+def _read_request(pod: JsonObject) -> PodRequest | None:
     needs = containers(pod)
     asking = [container for container in needs if container.devices]
     if not asking:
@@ -87,6 +112,32 @@ def is_terminal(pod: JsonObject) -> bool:
 def bound_node(pod: JsonObject) -> str | None:
     """The name of the node the pod is bound to."""
     return text_field(object_field(pod, "spec", "pod"), "nodeName", "spec") or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    request: PodRequest | None
+
+
+# A pod is read several times on its way, and its workload has many like it.
+_known_requests: dict[bytes, _Answer] = {}
+
+
+def _content(pod: JsonObject) -> bytes:
+    """All that a request is read from, as a key; empty for what is too large to keep or no JSON."""
+    try:
+        spec, status = object_field(pod, "spec", "pod"), object_field(pod, "status", "pod")
+        annotations = _annotations(pod)
+        content = orjson.dumps(
+            [
+                [spec.get(key) for key in _READ_OF_SPEC],
+                [status.get(key) for key in _READ_OF_STATUS],
+                {key: annotations[key] for key in _READ_OF_ANNOTATIONS if key in annotations},
+            ]
+        )
+    except (InvalidRequestError, orjson.JSONEncodeError):
+        return b""
+    return content if len(content) <= MAX_KNOWN_BYTES else b""
 
 
 @dataclass(frozen=True, slots=True)

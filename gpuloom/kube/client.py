@@ -74,6 +74,10 @@ class KubeClient:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._transport.__aexit__(*exc_info)
 
+    async def warm(self, connections: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Open connections ahead of a burst. An API server that can't be reached now is no error."""
+        await self._transport.warm(connections, timeout_s)
+
     async def get(
         self,
         resource: Resource,

@@ -8,11 +8,14 @@ import math
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
+from functools import lru_cache
+from typing import TypeGuard
 
 MAX_QUANTITY_LENGTH = 64
 MAX_QUANTITY_EXPONENT = 64
 # Kubernetes caps a quantity here; a request that large is a mistake, so it is refused instead.
 MAX_QUANTITY = 2**63 - 1
+_REMEMBERED = 1024
 
 _SUFFIXES: dict[str, Fraction] = {
     "n": Fraction(1, 10**9),
@@ -44,31 +47,23 @@ _TIME = re.compile(
 
 def parse_quantity(text: str | float) -> Fraction:
     """The exact value of a quantity such as "1500m", "2Gi", "1e3" or 4."""
-    if isinstance(text, bool) or not isinstance(text, str | int | float):
+    if isinstance(text, str):
+        if len(text) > MAX_QUANTITY_LENGTH:
+            raise ValueError(f"a quantity has at most {MAX_QUANTITY_LENGTH} characters, not {len(text)}")
+        return _parse_text(text)
+    if isinstance(text, bool) or not isinstance(text, int | float):
         raise ValueError(f"a quantity is text or a number, not {type(text).__name__}")
-    if isinstance(text, int):
-        return _bounded(Fraction(text), "the number")
-    written = text if isinstance(text, str) else repr(text)
-    if len(written) > MAX_QUANTITY_LENGTH:
-        raise ValueError(f"a quantity has at most {MAX_QUANTITY_LENGTH} characters, not {len(written)}")
-    match = _QUANTITY.fullmatch(written)
-    if match is None or not (match["whole"] or match["part"]):
-        raise ValueError(f'{written!r} is not a quantity; write e.g. "2", "500m", "1.5", "4Gi" or "1e3"')
-    digits, part = match["whole"] or "", match["part"] or ""
-    value = Fraction(int(digits + part), 10 ** len(part)) * _scale(
-        match["exponent"], match["suffix"], written
-    )
-    return _bounded(-value if match["sign"] == "-" else value, repr(written))
+    return _bounded(Fraction(text), "the number") if isinstance(text, int) else _parse_text(repr(text))
 
 
 def quantity_milli(text: str | float) -> int:
     """In thousandths, rounded up as Kubernetes does: CPU as millicores."""
-    return math.ceil(parse_quantity(text) * 1000)
+    return _text_milli(text) if _is_short(text) else math.ceil(parse_quantity(text) * 1000)
 
 
 def quantity_value(text: str | float) -> int:
     """In whole units, rounded up as Kubernetes does: memory as bytes."""
-    return math.ceil(parse_quantity(text))
+    return _text_value(text) if _is_short(text) else math.ceil(parse_quantity(text))
 
 
 def parse_time(text: str) -> datetime:
@@ -92,6 +87,34 @@ def format_time(moment: datetime) -> str:
 def format_micro_time(moment: datetime) -> str:
     """metav1.MicroTime, as Leases and Events carry it, e.g. 2026-01-31T09:30:00.000000Z."""
     return _in_utc(moment).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def _is_short(text: str | float) -> TypeGuard[str]:
+    """Whether it may be remembered: a number would be taken for another that equals it, as 1 for True."""
+    return isinstance(text, str) and len(text) <= MAX_QUANTITY_LENGTH
+
+
+# The pods of a cluster share a few hundred texts, and every pod is read several times.
+@lru_cache(maxsize=_REMEMBERED)
+def _text_milli(text: str) -> int:
+    return math.ceil(_parse_text(text) * 1000)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _text_value(text: str) -> int:
+    return math.ceil(_parse_text(text))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _parse_text(written: str) -> Fraction:
+    match = _QUANTITY.fullmatch(written)
+    if match is None or not (match["whole"] or match["part"]):
+        raise ValueError(f'{written!r} is not a quantity; write e.g. "2", "500m", "1.5", "4Gi" or "1e3"')
+    digits, part = match["whole"] or "", match["part"] or ""
+    value = Fraction(int(digits + part), 10 ** len(part)) * _scale(
+        match["exponent"], match["suffix"], written
+    )
+    return _bounded(-value if match["sign"] == "-" else value, repr(written))
 
 
 def _scale(exponent: str | None, suffix: str | None, written: str) -> Fraction:

@@ -3,6 +3,7 @@
 Retries reads a few times inside their deadline; never a write, because whether a lost one acted is not known.
 """
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,14 +14,17 @@ import aiohttp
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gpuloom.errors import DeadlineError, NotAllowedError, TooLargeError, UnavailableError
+from gpuloom.errors import DeadlineError, GpuloomError, NotAllowedError, TooLargeError, UnavailableError
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.errors import Call, TooManyRequestsError, error_from_status
 from gpuloom.kube.objects import JsonObject
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
 
-_MAX_CONNECTIONS = 512
+# A burst of writes waits its turn instead of opening hundreds of connections, each with its handshake.
+_MAX_CONNECTIONS = 128
+# Below the 90 s after which an API server closes an idle connection.
+_KEEP_IDLE_S = 60.0
 _READ_RETRIES = 3
 _READ_CHUNK_BYTES = 1 << 18
 # etcd refuses objects above 1.5 MiB; a line far beyond that is not a watch event.
@@ -64,7 +68,7 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS),
+            connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEP_IDLE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             # Deadlines are ours, by the injected clock.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
@@ -81,6 +85,21 @@ class Transport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    async def warm(self, connections: int, timeout_s: float) -> None:
+        """Open so many connections and keep them, so that the first burst finds them. May fail silently."""
+        request = Request("GET", "/version", Call("get", "version", ""))
+
+        async def open_one() -> None:
+            try:
+                await self._within(timeout_s, request, lambda: self._send(request))
+            except GpuloomError:
+                # Whoever needs the server next will say what is wrong with it.
+                return
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(connections):
+                group.create_task(open_one())
 
     async def read(self, request: Request, timeout_s: float) -> JsonObject:
         """For requests that change nothing: tried again on trouble of the server or the connection."""

@@ -11,6 +11,7 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer, ServerOptions
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.garbage import keep_out_of_the_way
 from services.discovery.adapters.agents import GrpcAgents
 from services.discovery.adapters.informers import (
     finding_agents_by_node,
@@ -24,7 +25,6 @@ from services.discovery.agents import AgentPods, AgentsFile, AgentSource, Wanted
 from services.discovery.cluster import ClusterModel
 from services.discovery.config import DiscoveryConfig
 from services.discovery.followers import CONNECT_S, Followers, FollowerSettings, Hear
-from services.discovery.garbage import keep_out_of_the_way
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 from services.discovery.server import ALLOWED_CALLERS, SERVICE, DiscoveryServer, add_to_server

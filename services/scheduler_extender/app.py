@@ -1,12 +1,13 @@
 """Puts the extender together."""
 
 import os
+import random
 import secrets
 import socket
 
 from gpuloom.clients.discovery import ClusterMirror
 from gpuloom.kube.client import KubeClient
-from gpuloom.kube.informer import Informer
+from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leader import LeaderElector
 from gpuloom.kube.resources import NODES
 from gpuloom.rpc.channel import RpcChannel
@@ -15,9 +16,11 @@ from gpuloom.rpc.server import RpcServer, ServerOptions
 from gpuloom.rpc.tls import server_ssl_context
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.garbage import keep_out_of_the_way
 from gpuloom.v1 import scheduler_extender_pb2
 from gpuloom.v1.scheduler_extender_pb2_grpc import add_SchedulerExtenderServiceServicer_to_server
 from services.scheduler_extender.adapters.badge import KubernetesBadge, NoBadge
+from services.scheduler_extender.adapters.demand import DemandStore
 from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.fence import KubernetesFence
 from services.scheduler_extender.adapters.kubernetes import (
@@ -26,19 +29,26 @@ from services.scheduler_extender.adapters.kubernetes import (
     KubernetesPods,
 )
 from services.scheduler_extender.adapters.lease import NotedLease, Unopposed
+from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.adapters.sources import Sources
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.config import ExtenderConfig, LeadershipConfig
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.failpoints import HeldBinder
+from services.scheduler_extender.freshness import Freshness
 from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
+from services.scheduler_extender.inquiries import Inquiries, Records
+from services.scheduler_extender.judge import Judge
+from services.scheduler_extender.learning import Learning
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.ports import Badge, Binder
 from services.scheduler_extender.power import Office, Power
+from services.scheduler_extender.quarantine import Quarantine
 from services.scheduler_extender.server import ALLOWED_CALLERS, SchedulerExtenderServer
 from services.scheduler_extender.state import ClusterState
+from services.scheduler_extender.trimming import trim_node
 from services.scheduler_extender.verbs import Verbs
 from services.scheduler_extender.verdicts import Preferences
 from services.scheduler_extender.waker import Waker
@@ -47,40 +57,79 @@ SERVICE = scheduler_extender_pb2.DESCRIPTOR.services_by_name["SchedulerExtenderS
 
 WAKE_INTERVAL_S = 1.0
 SETTLE_INTERVAL_S = 30.0
+WARM_CONNECTIONS = 8
 
 
 async def build(app: App, config: ExtenderConfig) -> None:
     rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
     metrics = ExtenderMetrics(app.registry)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
+    await client.warm(WARM_CONNECTIONS, timeout_s=2.0)
     discovery = await app.enter(RpcChannel(rpc, str(config.discovery_address), "discovery"))
     contested = config.leadership.elects(os.environ)
     feed = PodFeed(client, app.clock, prompt=contested)
-    mirror = ClusterMirror(discovery, app.clock)
-    sources = Sources(Informer(client, NODES, app.clock), feed, mirror)
-    state = ClusterState(Ledger(config.settle_s), lambda: mirror.age_s() > config.facts_ttl_s, app.clock)
-    sources.feed(state)
+    sources = _sources(client, feed, ClusterMirror(discovery, app.clock), app.clock)
+    state = _state(config, sources, app.clock)
     office = _office(config.leadership, client, feed, app.clock)
     power = Power(sources, office, app.clock, metrics)
-    bench = Bench(state.ledger, state.views, DecisionLog(app.clock), app.clock)
-    binder = _binder(config, client, app.clock)
+    outcomes = Outcomes(config.weights.weights())
+    state.views.keep(outcomes.fleet)
+    bench = Bench(state.ledger, state.views, DecisionLog(app.clock), app.clock, lambda: outcomes.fleet.prices)
+    quarantine, marker = Quarantine(chance=random.random), KubernetesMarker(client)
     pods = KubernetesPods(feed.informer, client)
+    binder = WatchedBinder(_binder(config, client, app.clock), quarantine, pods, app.clock)
     bindings = Bindings(bench, pods, binder, config.bind_timeout_s, power)
-    waker = Waker(state, KubernetesMarker(client), app.clock, metrics, power.is_leader)
-    app.add_loop("discovery", mirror.run)
-    app.add_loop("nodes", sources.nodes.run)
-    app.add_loop("pods", sources.follow_pods)
+    waker = Waker(state, marker, app.clock, metrics, power.is_leader)
+    releases = ReleaseWatch(quarantine, marker, app.clock, sources.nodes, power.is_leader)
+    _follow(app, sources, state)
+    await _learn(app, state, outcomes, DemandStore(client, config.leadership.namespace(), app.clock), power)
     app.add_loop("leadership", power.run)
     app.add_loop("open binds", lambda: _settle(bindings, app.clock))
     app.add_loop("waker", lambda: waker.run(WAKE_INTERVAL_S))
+    app.add_loop("quarantine", lambda: releases.run(WAKE_INTERVAL_S))
     app.add_readiness("ledger", lambda: power.unhealthy_reason() or None)
     metrics.watch(state)
-    verbs = Verbs(bench, bindings, Preferences(config.shortlist, Outcomes(config.weights.weights())))
+    metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
+    verbs = Verbs(bench, bindings, Preferences(config.shortlist, outcomes), quarantine)
     await app.enter(ExtenderHttp(verbs, power.unready_reason, _https(config, rpc), app.clock, metrics))
-    await _serve_grpc(app, config, rpc, SchedulerExtenderServer(state.ledger, bench.decisions))
+    records = Records(state.views, bench.decisions, quarantine, sources.nodes, feed.informer)
+    inquiries = Inquiries(records, Judge(outcomes, bench.prices), power.unready_reason, app.clock)
+    await _serve_grpc(app, config, rpc, SchedulerExtenderServer(state.ledger, bench.decisions, inquiries))
     if contested:
         # Drained first, being last: whoever takes over should not wait for readers to hang up.
         app.on_drain("leadership", power.step_down)
+
+
+def _sources(client: KubeClient, feed: PodFeed, mirror: ClusterMirror, clock: Clock) -> Sources:
+    nodes = Informer(client, NODES, clock, InformerOptions(transform=trim_node))
+    return Sources(nodes, feed, mirror)
+
+
+def _state(config: ExtenderConfig, sources: Sources, clock: Clock) -> ClusterState:
+    mirror = sources.mirror
+    state = ClusterState(Ledger(config.settle_s), lambda: mirror.age_s() > config.facts_ttl_s, clock)
+    sources.feed(state)
+    return state
+
+
+def _follow(app: App, sources: Sources, state: ClusterState) -> None:
+    app.add_loop("discovery", sources.mirror.run)
+    app.add_loop("nodes", sources.nodes.run)
+    app.add_loop("pods", sources.follow_pods)
+    freshness = Freshness(state.views)
+    app.add_loop("views", freshness.run)
+    app.add_loop("garbage", lambda: keep_out_of_the_way(lambda: not sources.missing(), app.clock))
+    app.add_readiness("views", lambda: sources.missing() or freshness.unready_reason() or None)
+
+
+async def _learn(app: App, state: ClusterState, outcomes: Outcomes, store: DemandStore, power: Power) -> None:
+    learning = Learning(outcomes.fleet)
+    saved = await store.load()
+    if saved is not None:
+        learning.adopt(saved)
+    state.on_arrival(learning.learn)
+    app.add_loop("prices", learning.run)
+    app.add_loop("demand", lambda: store.keep(lambda: learning.demand, power.is_leader))
 
 
 def _office(config: LeadershipConfig, client: KubeClient, feed: PodFeed, clock: Clock) -> Office:

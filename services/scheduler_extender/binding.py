@@ -14,6 +14,7 @@ idempotent by pod UID.
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuloom.codec.allocation import encode_allocation, visible_devices
@@ -39,6 +40,7 @@ from gpuloom.names import (
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
+from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Attempt, Ledger, ObservedPod
@@ -57,12 +59,13 @@ LEAST_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a bind works on."""
+    """What a bind works on. By `prices` a share finds the card whose rest is then worth most."""
 
     ledger: Ledger
     views: Views
     decisions: DecisionLog
     clock: Clock
+    prices: Callable[[], Prices] = neutral_prices
 
 
 class BindRefusedError(GpuloomError):
@@ -108,9 +111,15 @@ class Bindings:
         return ""
 
     async def settle(self) -> None:
-        """Look after attempts whose pod the informer does not show: if it is gone, nobody else will tell."""
+        """Look after attempts that nobody else will end.
+
+        A pod that the informer does not show may be gone. One that it shows unbound may never be bound again,
+        and is not tried again where it can't be scheduled any more.
+        """
         for pod in self._bench.ledger.attempted_pods():
-            if self._pods.by_uid(pod.uid) is not None:
+            shown = self._pods.by_uid(pod.uid)
+            if shown is not None:
+                self._drop_overtaken(pod, shown)
                 continue
             try:
                 present = uid_of(await self._pods.read(pod.namespace, pod.name)) == pod.uid
@@ -121,6 +130,14 @@ class Bindings:
                 continue
             if not present:
                 self._note_gone(pod)
+
+    def _drop_overtaken(self, pod: PodRef, shown: JsonObject) -> None:
+        """A pod that changed after its last Binding was sent, and is unbound: none can be applied now."""
+        if (shown.get("spec") or {}).get("nodeName"):
+            return
+        for attempt in self._bench.ledger.attempts_of(pod.uid):
+            if not _may_be_applied(attempt, resource_version_of(shown)):
+                self._bench.ledger.refused(attempt)
 
     async def _read(self, call: BindCall) -> JsonObject:
         """A pod that the informer has not shown yet is read directly."""
@@ -166,7 +183,7 @@ class Bindings:
             raise BindRefusedError("the pod carries an allocation that GPULoom did not make; remove it")
         if observed.request is None:
             raise BindRefusedError(observed.problem or "the pod asks for no GPU")
-        chosen = choose_devices(observed.request, view)
+        chosen = choose_devices(observed.request, view, bench.prices())
         if isinstance(chosen, Refusal):
             raise BindRefusedError(chosen.reason)
         allocation = Allocation(

@@ -4,8 +4,9 @@ Decides when a device counts as taken and when it counts as free again. It is fe
 informers (pods, nodes), by the binds it is told of, and by device facts; it does no I/O and knows no clock.
 
 The rules, each of which prevents a double allocation:
-  - A bind attempt ends only when its pod is observed bound or gone, or when the API server refused that very
-    attempt. A timeout ends nothing: the attempt holds its devices, and an attempt on another node may hold
+  - A bind attempt ends only when its pod is observed bound or gone, when the API server refused that very
+    attempt, or when the pod is observed unbound and newer than its last Binding: none of them can be applied
+    any more. A timeout ends nothing: the attempt holds its devices, and an attempt on another node may hold
     others beside it, until one of them is observed.
   - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`).
   - Whatever a node shows as held counts, whether or not there is a pod for it.
@@ -158,8 +159,15 @@ class Ledger:
     def attempt(self, pod_uid: str, node_uid: str) -> Attempt | None:
         return self._attempts.get((pod_uid, node_uid))
 
+    def attempts_of(self, pod_uid: str) -> tuple[Attempt, ...]:
+        return tuple(attempt for attempt in self._attempts.values() if attempt.pod.uid == pod_uid)
+
     def attempted_pods(self) -> tuple[PodRef, ...]:
         return tuple({attempt.pod.uid: attempt.pod for attempt in self._attempts.values()}.values())
+
+    def attempted_nodes(self, pod_uid: str) -> tuple[str, ...]:
+        """Names of the nodes on which this pod has attempts."""
+        return tuple(attempt.node_name for (uid, _), attempt in self._attempts.items() if uid == pod_uid)
 
     def pod(self, uid: str) -> ObservedPod | None:
         return self._pods.get(uid)

@@ -31,25 +31,28 @@ class ExtenderMetrics:
             ["state"],
             registry=registry,
         )
-        self._closed_nodes = Gauge(
-            "gpuloom_scheduler_extender_closed_nodes",
-            "GPU nodes that nothing is given out on",
-            registry=registry,
+        self._closed_nodes = _gauge(
+            registry, "gpuloom_scheduler_extender_closed_nodes", "GPU nodes that nothing is given out on"
         )
         self.wake_ups = Counter(
             "gpuloom_scheduler_extender_wake_ups_total",
             "Capacity epochs written to wake pending pods",
             registry=registry,
         )
-        self.takeover_duration = Gauge(
+        self.takeover_duration = _gauge(
+            registry,
             "gpuloom_scheduler_extender_takeover_duration_seconds",
             "Time from becoming the leader until serving",
-            registry=registry,
         )
-        self.leader = Gauge(
+        self.leader = _gauge(
+            registry,
             "gpuloom_scheduler_extender_leader",
             "1 while this replica serves kube-scheduler as the leader",
-            registry=registry,
+        )
+        self.quarantined = _gauge(
+            registry,
+            "gpuloom_scheduler_extender_quarantined",
+            "Pods and controllers that are not tried for a while because their binds keep failing",
         )
 
     def watch(self, state: ClusterState) -> None:
@@ -57,6 +60,10 @@ class ExtenderMetrics:
         for entry_state in EntryState:
             self._entries.labels(entry_state).set_function(partial(_count, state, entry_state))
         self._closed_nodes.set_function(state.closed_nodes)
+
+
+def _gauge(registry: CollectorRegistry, name: str, documentation: str) -> Gauge:
+    return Gauge(name, documentation, registry=registry)
 
 
 def _count(state: ClusterState, entry_state: EntryState) -> int:

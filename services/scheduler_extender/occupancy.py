@@ -116,13 +116,17 @@ def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]
     chosen: list[AllocatedDevice] = []
     used: set[DeviceRef] = set()
     for allocated in claim.devices or ():
-        candidates = sorted(
-            (allocated, *_alternatives(allocated, gpus)), key=lambda item: _is_unhealthy(item.device, gpus)
-        )
-        pick = next(
-            (item for item in candidates if item.device not in used and _is_free(item.device, taken)),
-            allocated,
-        )
+        pick = allocated
+        # What was predicted nearly always still stands.
+        if allocated.device in used or not _is_good(allocated.device, taken, gpus):
+            candidates = sorted(
+                (allocated, *_alternatives(allocated, gpus)),
+                key=lambda item: _is_unhealthy(item.device, gpus),
+            )
+            pick = next(
+                (item for item in candidates if item.device not in used and _is_free(item.device, taken)),
+                allocated,
+            )
         used.add(pick.device)
         chosen.append(pick)
     return chosen
@@ -142,6 +146,10 @@ def _alternatives(allocated: AllocatedDevice, gpus: Mapping[str, Gpu]) -> Iterab
 def _is_unhealthy(device: DeviceRef, gpus: Mapping[str, Gpu]) -> bool:
     gpu = gpus.get(device.gpu_uuid)
     return gpu is not None and gpu.health is not GpuHealth.HEALTHY
+
+
+def _is_good(device: DeviceRef, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]) -> bool:
+    return _is_free(device, taken) and not _is_unhealthy(device, gpus)
 
 
 def _is_free(device: DeviceRef, taken: Mapping[str, Taken]) -> bool:

@@ -1,45 +1,113 @@
-"""What a request got on a node, remembered while the node stays as it is.
+"""What a request gets on nodes: on one alone, or on many at once by the fleet that is kept beside the views.
 
-A burst of equal pods asks the same question about a thousand nodes again and again, and each bind changes one
-of them. A view is a value that is replaced when its node changes, so the same view object means the same
-answer. Only the answers are kept alive, not the views.
+Both say the same of a node. Prices belong to the fleet, so everything here is judged by the same.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
-from weakref import ReferenceType, ref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
+from gpuloom.placement.fleet import Fleet, Question
+from gpuloom.placement.potential import Prices
 from gpuloom.placement.score import Scored, ScoreWeights, evaluate
+from gpuloom.placement.survey import Survey
+from services.scheduler_extender.views import Viewer, ViewOf
 
-MAX_REQUESTS = 32
+MAX_RECENT = 32
 
 Outcome = Scored | Refusal
 Evaluation = Callable[[NodeView], Outcome]
 
 
-class Outcomes:
-    """Keeps the outcomes of the requests asked last; one per node and request, so its size is bounded."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a request gets on the nodes asked about; `unknown` are those that nobody has shown yet."""
 
+    survey: Survey
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    prices: Prices
+    found: Mapping[str, tuple[NodeView | None, Scored]]
+
+
+class Outcomes:
     def __init__(self, weights: ScoreWeights) -> None:
+        self.fleet = Fleet(weights)
         self._weights = weights
-        self._by_request: OrderedDict[PodRequest, dict[str, tuple[ReferenceType[NodeView], Outcome]]] = (
-            OrderedDict()
-        )
+        self._recent: OrderedDict[PodRequest, _Recent] = OrderedDict()
 
     def of(self, request: PodRequest) -> Evaluation:
         """Fit and score of this request on any node."""
-        remembered = self._by_request.setdefault(request, {})
-        self._by_request.move_to_end(request)
-        if len(self._by_request) > MAX_REQUESTS:
-            self._by_request.popitem(last=False)
+        market = self.fleet.market(request.gpu.authority)
+        return lambda view: evaluate(request, view, self._weights, market)
 
-        def evaluation(view: NodeView) -> Outcome:
-            entry = remembered.get(view.name)
-            if entry is None or entry[0]() is not view:
-                entry = remembered[view.name] = ref(view), evaluate(request, view, self._weights)
-            return entry[1]
+    def on(self, request: PodRequest, names: Sequence[str], view_of: ViewOf) -> Findings:
+        """Fit and score of this request on these nodes.
 
-        return evaluation
+        A viewer that comes with our fleet is asked by it; of others the views are read one by one.
+        """
+        if isinstance(view_of, Viewer) and view_of.fleet is self.fleet:
+            with _as_seen(self.fleet, view_of.own_views()):
+                return _found(self.fleet, Question(request), names)
+        return _found(self._fleet_of(names, view_of), Question(request), names)
+
+    def remember(self, request: PodRequest, best: Sequence[Scored], view_of: ViewOf) -> None:
+        """kube-scheduler asks again about the nodes it was given, a moment later."""
+        found = {scored.name: (view_of(scored.name), scored) for scored in best}
+        self._recent[request] = _Recent(self.fleet.prices, found)
+        self._recent.move_to_end(request)
+        if len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
+
+    def recall(self, request: PodRequest, names: Iterable[str], view_of: ViewOf) -> list[Scored] | None:
+        """What was remembered of these nodes; None if one of them was not or has changed since."""
+        recent = self._recent.get(request)
+        if recent is None or recent.prices is not self.fleet.prices:
+            return None
+        found = []
+        for name in names:
+            view, scored = recent.found.get(name, (None, None))
+            # A view is a value that is replaced when its node changes.
+            if scored is None or view is None or view_of(name) is not view:
+                return None
+            found.append(scored)
+        return found
+
+    def _fleet_of(self, names: Sequence[str], view_of: ViewOf) -> Fleet:
+        fleet = Fleet(self._weights)
+        for view in map(view_of, names):
+            if view is not None:
+                fleet.put(view)
+        fleet.set_prices(self.fleet.prices)
+        return fleet
+
+
+def _found(fleet: Fleet, question: Question, names: Sequence[str]) -> Findings:
+    # Every name is known nearly always, so that is tried first.
+    try:
+        return Findings(fleet.evaluate(question, names))
+    except KeyError:
+        known = [name for name in names if fleet.view(name) is not None]
+        unknown = tuple(name for name in names if fleet.view(name) is None)
+        return Findings(fleet.evaluate(question, known), unknown)
+
+
+@contextmanager
+def _as_seen(fleet: Fleet, views: Sequence[NodeView]) -> Iterator[None]:
+    """The fleet with these views in it for as long."""
+    kept = [fleet.view(view.name) for view in views]
+    for view in views:
+        fleet.put(view)
+    try:
+        yield
+    finally:
+        for before in kept:
+            if before is not None:
+                fleet.put(before)

@@ -1,29 +1,42 @@
-"""The extender's gRPC service: looking into the ledger and its decisions."""
+"""The extender's gRPC service: looking into the ledger and its decisions, and asking what it would do."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import groupby, islice
 
+import orjson
+
+from gpuloom.codec.device import pod_from_proto
+from gpuloom.codec.explanation import explanation_to_proto, forecast_to_proto
 from gpuloom.codec.ledger import decision_to_proto, entry_to_proto
 from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.objects import JsonObject
 from gpuloom.model.ledger import LedgerEntry
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceServicer
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
 from services.scheduler_extender.decisions import DecisionLog
+from services.scheduler_extender.inquiries import Inquiries
 from services.scheduler_extender.ledger import Ledger
 
-ALLOWED_CALLERS = {"WatchDecisions": frozenset({"cli"}), "ListAllocations": frozenset({"cli"})}
+ALLOWED_CALLERS = {
+    "WatchDecisions": frozenset({"cli"}),
+    "ListAllocations": frozenset({"cli"}),
+    "Explain": frozenset({"cli"}),
+    "WhatIf": frozenset({"cli", "autoscaler"}),
+}
 
 HEARTBEAT_S = 5.0
 DEFAULT_PAGE = 500
 MAX_PAGE = 5000
 MAX_DIGITS = 9
+MAX_POD_BYTES = 1024 * 1024
 
 
 class SchedulerExtenderServer(SchedulerExtenderServiceServicer):
-    def __init__(self, ledger: Ledger, decisions: DecisionLog) -> None:
+    def __init__(self, ledger: Ledger, decisions: DecisionLog, inquiries: Inquiries) -> None:
         self._ledger = ledger
         self._decisions = decisions
+        self._inquiries = inquiries
 
     async def WatchDecisions(
         self, request: pb.WatchDecisionsRequest, context: object
@@ -55,8 +68,37 @@ class SchedulerExtenderServer(SchedulerExtenderServiceServicer):
             next_page_token="/".join(map(str, page[size - 1][0])) if more else "",
         )
 
+    async def Explain(self, request: pb.ExplainRequest, context: object) -> pb.ExplainResponse:
+        match request.WhichOneof("subject"):
+            case "pod":
+                pod = pod_from_proto(request.pod)
+                if not pod.name:
+                    raise InvalidRequestError("the pod has no name")
+                found = await self._inquiries.explain_named(pod.namespace or "default", pod.name, pod.uid)
+            case "pod_json":
+                found = await self._inquiries.explain(_pod(request.pod_json))
+            case _:
+                raise InvalidRequestError("name a pod, or give one as JSON")
+        return explanation_to_proto(found)
+
+    async def WhatIf(self, request: pb.WhatIfRequest, context: object) -> pb.WhatIfResponse:
+        found = await self._inquiries.what_if(_pod(request.pod_json), request.replicas or 1)
+        return forecast_to_proto(found)
+
 
 Place = tuple[str, str, int]
+
+
+def _pod(text: bytes) -> JsonObject:
+    if len(text) > MAX_POD_BYTES:
+        raise InvalidRequestError(f"pod_json has at most {MAX_POD_BYTES} bytes, not {len(text)}")
+    try:
+        pod = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise InvalidRequestError("pod_json is not JSON") from None
+    if not isinstance(pod, dict) or not isinstance(pod.get("spec"), dict):
+        raise InvalidRequestError("pod_json is not a pod: an object with a spec")
+    return pod
 
 
 def _placed(entries: Iterable[LedgerEntry]) -> Iterator[tuple[Place, LedgerEntry]]:

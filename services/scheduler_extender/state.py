@@ -9,6 +9,7 @@ from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.kube.parse import quantity_milli, quantity_value
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import PodRef
+from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.ledger import Ledger, ObservedPod
@@ -24,6 +25,11 @@ class ClusterState:
         self._clock = clock
         self._pending: dict[str, PodRef] = {}
         self._node_names: set[str] = set()
+        self._greet: Callable[[PodRequest], None] = _nobody
+
+    def on_arrival(self, greet: Callable[[PodRequest], None]) -> None:
+        """Who is to be told of every GPU pod that comes, once."""
+        self._greet = greet
 
     def observe_node(self, change: Change) -> None:
         if change.new is None:
@@ -36,8 +42,10 @@ class ClusterState:
         name = str(metadata_of(change.new).get("name", ""))
         self._node_names.add(name)
         self.ledger.observe_node(name, uid_of(change.new))
-        self.hosts.set_totals(name, _totals(change.new))
-        self.views.forget(name)
+        # A kubelet writes its node's status again and again, mostly the same.
+        if self.hosts.set_totals(name, _totals(change.new)):
+            self.views.forget(name)
+        self.views.poke()
 
     def observe_pod(self, change: Change) -> None:
         now_s = self._clock.monotonic()
@@ -46,15 +54,20 @@ class ClusterState:
             self._pending.pop(uid, None)
             self.ledger.observe_gone(uid, now_s)
             self._account(uid, None)
+            self.views.poke()
             return
         observed = _observed(change.new)
         if observed is not None:
             self.ledger.observe_pod(observed, now_s)
             self._note_pending(observed)
+            if change.old is None:
+                self._note_arrival(observed)
         self._account(uid_of(change.new), change.new)
+        self.views.poke()
 
     def observe_facts(self, node_uid: str, facts: NodeFacts | None) -> None:
         self.ledger.observe_facts(node_uid, facts, self._clock.monotonic())
+        self.views.poke()
 
     def has_pending_pods(self) -> bool:
         return bool(self._pending)
@@ -66,14 +79,14 @@ class ClusterState:
         return reopened | self._node_names if self.views.take_freshened() else reopened
 
     def entry_counts(self) -> dict[EntryState, int]:
-        counts = dict.fromkeys(EntryState, 0)
-        for entry in self.ledger.entries():
-            counts[entry.state] += 1
-        return counts
+        self.views.viewer()
+        return {state: self.views.census.owners[state] for state in EntryState}
 
     def closed_nodes(self) -> int:
-        views = (self.views.view(name) for name in self._node_names if self.ledger.facts(name) is not None)
-        return sum(bool(view is not None and view.closed_reason) for view in views)
+        self.views.viewer()
+        if not self.views.stale:
+            return len(self.views.census.closed)
+        return sum(self.ledger.facts(name) is not None for name in self._node_names)
 
     def _note_pending(self, observed: ObservedPod) -> None:
         if observed.node_name or observed.terminal:
@@ -81,9 +94,17 @@ class ClusterState:
         else:
             self._pending[observed.ref.uid] = observed.ref
 
+    def _note_arrival(self, pod: ObservedPod) -> None:
+        if pod.request is not None and not pod.node_name and not pod.terminal:
+            self._greet(pod.request)
+
     def _account(self, uid: str, pod: JsonObject | None) -> None:
         for name in self.hosts.set_share(uid, None if pod is None else host_share(pod)):
             self.views.forget(name)
+
+
+def _nobody(_: PodRequest) -> None:
+    return
 
 
 def _observed(pod: JsonObject) -> ObservedPod | None:

@@ -6,9 +6,11 @@ from gpuloom.codec.pod import pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.ledger import Decision, Verdict
 from gpuloom.model.node import PodRef
+from gpuloom.placement.fit import Refusal
 from services.scheduler_extender import wire
+from services.scheduler_extender.admission import admit
 from services.scheduler_extender.binding import Bench, Bindings
-from services.scheduler_extender.pods import allocation_text
+from services.scheduler_extender.quarantine import Quarantine, workload_of
 from services.scheduler_extender.verdicts import (
     Preferences,
     filter_nodes,
@@ -25,10 +27,19 @@ VERBS = ("filter", "prioritize", "bind", "preempt")
 
 
 class Verbs:
-    def __init__(self, bench: Bench, bindings: Bindings, preferences: Preferences) -> None:
+    """Without a quarantine nobody is ever held back."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        bindings: Bindings,
+        preferences: Preferences,
+        quarantine: Quarantine | None = None,
+    ) -> None:
         self._bench = bench
         self._bindings = bindings
         self._preferences = preferences
+        self._quarantine = quarantine or Quarantine()
 
     async def answer(self, verb: str, body: bytes) -> bytes:
         """Raise InvalidRequestError for a body that is no call of this verb."""
@@ -52,15 +63,13 @@ class Verbs:
         return wire.encode_filter(call, answer)
 
     def _filtered(self, call: wire.NodesCall, ref: PodRef) -> wire.FilterAnswer:
-        try:
-            request = pod_request(call.pod)
-        except InvalidRequestError as error:
-            return refuse_all(call.node_names, str(error))
+        hold = self._quarantine.hold(workload_of(call.pod), self._bench.clock.monotonic())
+        request = admit(call.pod, held=hold is not None)
         if request is None:
             # Not ours to judge; kube-scheduler asks only if managedResources names something we don't know.
             return wire.FilterAnswer(call.node_names, {}, {})
-        if allocation_text(call.pod) is not None:
-            return refuse_all(call.node_names, "the pod carries an allocation that GPULoom did not make")
+        if isinstance(request, Refusal):
+            return _refused_everywhere(call.node_names, request)
         view_of, soft = self._bench.views.viewer(ref.uid), has_soft_wishes(call.pod)
         return filter_nodes(request, call.node_names, view_of, self._preferences, soft)
 
@@ -79,3 +88,9 @@ class Verbs:
         decision = Decision(self._bench.clock.now(), ref, Verdict.REFUSED, reason=reason)
         if self._bench.decisions.record(decision):
             _log.info("pod refused", extra={"pod": str(ref), "uid": ref.uid, "reason": reason})
+
+
+def _refused_everywhere(names: tuple[str, ...], refusal: Refusal) -> wire.FilterAnswer:
+    if refusal.resolvable:
+        return wire.FilterAnswer((), dict.fromkeys(names, refusal.reason), {})
+    return refuse_all(names, refusal.reason)

@@ -1,33 +1,26 @@
 """What filter and prioritize answer: pure functions of the pod and the views of the nodes.
 
 Filter gives kube-scheduler only the best few nodes: it then has less to score itself, and the winner is the
-same. A pod with soft wishes of its own (preferred affinity, spreading) gets all nodes, and every node that is
-nearly as good as the best gets the top score, so that those wishes still decide.
+same. A pod with soft wishes of its own (preferred affinity, spreading) gets all nodes, and every node that
+costs next to nothing more than the best gets the top score, so that those wishes still decide.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.request import PodRequest
-from gpuloom.placement.devices import NodeView
-from gpuloom.placement.fit import Refusal
-from gpuloom.placement.score import (
-    MAX_EXTENDER_SCORE,
-    Scored,
-    best_of,
-    extender_scores,
-    in_order,
-)
-from services.scheduler_extender.outcomes import Evaluation, Outcome, Outcomes
+from gpuloom.placement.reasons import DETAILED, Reason, refusal
+from gpuloom.placement.score import MAX_EXTENDER_SCORE, extender_scores, in_order
+from gpuloom.placement.survey import Survey
+from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.views import ViewOf
 from services.scheduler_extender.wire import FilterAnswer
 
 UNKNOWN_NODE = "node is not known to GPULoom yet"
-NEARLY_AS_GOOD = 0.95
-
-_UNKNOWN = Refusal(UNKNOWN_NODE, resolvable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +34,14 @@ class Preferences:
 def filter_nodes(
     request: PodRequest, names: Iterable[str], view_of: ViewOf, preferences: Preferences, soft_wishes: bool
 ) -> FilterAnswer:
-    evaluation = preferences.outcomes.of(request)
-    fitting: list[Scored] = []
-    failed: dict[str, str] = {}
-    hopeless: dict[str, str] = {}
-    for name in names:
-        outcome = _evaluate(evaluation, view_of(name))
-        if isinstance(outcome, Scored):
-            fitting.append(outcome)
-        elif outcome.resolvable:
-            failed[name] = outcome.reason
-        else:
-            hopeless[name] = outcome.reason
-    best = in_order(fitting) if soft_wishes else best_of(fitting, preferences.shortlist)
+    outcomes = preferences.outcomes
+    findings = outcomes.on(request, _listed(names), view_of)
+    survey = findings.survey
+    failed, hopeless = _refused(survey)
+    hopeless |= dict.fromkeys(findings.unknown, UNKNOWN_NODE)
+    best = survey.shortlist(len(survey) if soft_wishes else preferences.shortlist)
+    if not soft_wishes:
+        outcomes.remember(request, best, view_of)
     return FilterAnswer(tuple(scored.name for scored in best), failed, hopeless)
 
 
@@ -63,16 +51,17 @@ def refuse_all(names: Iterable[str], reason: str) -> FilterAnswer:
 
 
 def score_nodes(
-    request: PodRequest, names: tuple[str, ...], view_of: ViewOf, preferences: Preferences, soft_wishes: bool
+    request: PodRequest, names: Sequence[str], view_of: ViewOf, preferences: Preferences, soft_wishes: bool
 ) -> list[tuple[str, int]]:
     """A score for every name asked, in the order asked; 0 for one that no longer fits."""
-    evaluation = preferences.outcomes.of(request)
-    outcomes = (_evaluate(evaluation, view_of(name)) for name in names)
-    ranked = in_order(outcome for outcome in outcomes if isinstance(outcome, Scored))
-    scores = extender_scores(ranked)
-    if soft_wishes and ranked:
-        near = ranked[0].total * NEARLY_AS_GOOD
-        scores |= {scored.name: MAX_EXTENDER_SCORE for scored in ranked if scored.total >= near}
+    known = None if soft_wishes else preferences.outcomes.recall(request, names, view_of)
+    if known is not None:
+        scores = extender_scores(in_order(known))
+    else:
+        survey = preferences.outcomes.on(request, names, view_of).survey
+        scores = survey.scores()
+        if soft_wishes:
+            scores |= {scored.name: MAX_EXTENDER_SCORE for scored in survey.near_best()}
     return [(name, scores.get(name, 0)) for name in names]
 
 
@@ -102,8 +91,24 @@ def summary(refusals: Mapping[str, str]) -> str:
     return "; ".join(f"{count} {reason}" for reason, count in ordered)
 
 
-def _evaluate(evaluation: Evaluation, view: NodeView | None) -> Outcome:
-    return _UNKNOWN if view is None else evaluation(view)
+def _refused(survey: Survey) -> tuple[dict[str, str], dict[str, str]]:
+    """What eviction may cure and what it may not. Nodes go by their reason: thousands have the same few."""
+    by_resolvable: tuple[dict[str, str], dict[str, str]] = {}, {}
+    names = survey.names
+    for code in map(Reason, np.nonzero(np.bincount(survey.codes))[0].tolist()):
+        if code is not Reason.FITS and code not in DETAILED:
+            found = refusal(code, survey.request)
+            entries = np.nonzero(survey.codes == code.value)[0].tolist()
+            refused = dict.fromkeys([names[entry] for entry in entries], found.reason)
+            by_resolvable[not found.resolvable].update(refused)
+    for entry, detail in survey.details.items():
+        found = refusal(Reason(survey.codes[entry]), survey.request, detail)
+        by_resolvable[not found.resolvable][names[entry]] = found.reason
+    return by_resolvable
+
+
+def _listed(names: Iterable[str]) -> Sequence[str]:
+    return names if isinstance(names, tuple | list) else tuple(names)
 
 
 def _object(value: object) -> JsonObject:

@@ -1,20 +1,23 @@
 """Nodes as placement sees them: the ledger's claims and the device facts, put together.
 
-A view is made when somebody asks and kept until its node changes, so that a filter over a quiet cluster
-costs next to nothing. Whatever is not known closes the node, with the reason.
+A view is kept until its node changes, so that a filter over a quiet cluster costs next to nothing. Whatever
+is not known closes the node, with the reason.
 """
 
-from collections import defaultdict
-from collections.abc import Callable
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 
 from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
+from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
+from gpuloom.placement.fleet import Fleet
 from services.scheduler_extender.ledger import Ledger
-from services.scheduler_extender.occupancy import Taken, closed_reason, taken_by
+from services.scheduler_extender.occupancy import Claim, Taken, closed_reason, taken_by
 from services.scheduler_extender.pods import HostShare
 
 ViewOf = Callable[[str], NodeView | None]
@@ -40,11 +43,12 @@ class Hosts:
         self._shares: dict[str, HostShare] = {}
         self._used: dict[str, list[int]] = defaultdict(lambda: [0, 0])
 
-    def set_totals(self, node_name: str, totals: HostTotals | None) -> None:
+    def set_totals(self, node_name: str, totals: HostTotals | None) -> bool:
+        """Whether that is news."""
         if totals is None:
-            self._totals.pop(node_name, None)
-        else:
-            self._totals[node_name] = totals
+            return self._totals.pop(node_name, None) is not None
+        before, self._totals[node_name] = self._totals.get(node_name), totals
+        return before != totals
 
     def set_share(self, pod_uid: str, share: HostShare | None) -> set[str]:
         """Account for a pod; returns the names of the nodes it came to or left."""
@@ -76,63 +80,130 @@ class Hosts:
 
 
 class Views:
-    """`facts_are_stale` says whether the device facts as a whole are too old to be used."""
+    """`facts_are_stale` says whether the device facts as a whole are too old to be used.
+
+    Views of nodes that changed are made again a few at a time by whoever calls `refresh`, and at the latest
+    when somebody asks. With a fleet to keep, each goes there too.
+    """
 
     def __init__(self, ledger: Ledger, hosts: Hosts, facts_are_stale: Callable[[], bool]) -> None:
         self._ledger = ledger
         self._hosts = hosts
         self._facts_are_stale = facts_are_stale
         self._kept: dict[str, NodeView] = {}
+        self._changed: set[str] = set()
+        self._fleet: Fleet | None = None
         self._stale = True
         self._freshened = False
+        self._wake: Callable[[], None] = _nobody
+        self.census = Census()
+
+    def keep(self, fleet: Fleet) -> None:
+        """From now on this fleet holds the view of every node."""
+        self._fleet = fleet
+        self._changed.update(self._kept)
 
     def forget(self, node_name: str) -> None:
         """Something about this node changed."""
-        self._kept.pop(node_name, None)
+        self._changed.add(node_name)
+        self._wake()
+
+    def on_poke(self, wake: Callable[[], None]) -> None:
+        """Who is to be called when something may have changed."""
+        self._wake = wake
+
+    def poke(self) -> None:
+        """Something may have changed on the ledger."""
+        self._wake()
+
+    @property
+    def stale(self) -> bool:
+        """Whether nothing is given out anywhere, because the facts as a whole are too old."""
+        self._note_changed()
+        return self._stale
+
+    @property
+    def outdated(self) -> int:
+        """How many nodes are known to have changed since their view was made."""
+        return len(self._changed)
 
     def take_freshened(self) -> bool:
         """Whether the facts, stale as a whole, came to be used again since the last call."""
-        self._drop_changed()
+        self._note_changed()
         freshened, self._freshened = self._freshened, False
         return freshened
 
+    def refresh(self, most: int) -> bool:
+        """Make views of at most so many changed nodes again; whether some are left."""
+        self._note_changed()
+        for _ in range(min(most, len(self._changed))):
+            self._make(self._changed.pop())
+        return bool(self._changed)
+
     def view(self, node_name: str, without_pod: str = "") -> NodeView | None:
         """The node now; None if Kubernetes shows no such node. `without_pod` gets its own holds back."""
-        return self.viewer(without_pod)(node_name)
+        self._note_changed()
+        # Whoever asks about one node is about to change it.
+        self._wake()
+        return self.view_now(node_name, without_pod)
 
-    def viewer(self, without_pod: str = "") -> "ViewOf":
-        """Many nodes at this moment: ask what it gives for each, without an await in between."""
-        self._drop_changed()
-        return partial(self._view, without_pod=without_pod)
+    def viewer(self, without_pod: str = "") -> "Viewer":
+        """Many nodes at this moment: use what it gives without an await in between."""
+        self.refresh(most=sys.maxsize)
+        return Viewer(self, without_pod, None if self._stale else self._fleet)
 
-    def _view(self, node_name: str, without_pod: str) -> NodeView | None:
+    def view_now(self, node_name: str, without_pod: str) -> NodeView | None:
+        """As of the last time that changes were noted."""
         uid = self._ledger.node_uid(node_name)
         if uid is None:
             return None
-        if without_pod and self._ledger.attempt(without_pod, uid) is not None:
+        if self._stale or (without_pod and self._ledger.attempt(without_pod, uid) is not None):
             return self._build(node_name, uid, without_pod)
-        if node_name not in self._kept:
-            self._kept[node_name] = self._build(node_name, uid, "")
+        if node_name in self._changed or node_name not in self._kept:
+            self._changed.discard(node_name)
+            self._make(node_name)
         return self._kept[node_name]
 
-    def _drop_changed(self) -> None:
+    def own_views(self, pod_uid: str) -> list[NodeView]:
+        """Nodes on which this pod has attempts of its own, as they are without those."""
+        names = self._ledger.attempted_nodes(pod_uid) if pod_uid else ()
+        views = (self.view_now(name, pod_uid) for name in names)
+        return [view for view in views if view is not None]
+
+    def _note_changed(self) -> None:
         stale = self._facts_are_stale()
         if stale != self._stale:
             self._stale = stale
             self._freshened = self._freshened or not stale
-            self._kept.clear()
-        for name in self._ledger.take_touched():
-            self.forget(name)
+        self._changed |= self._ledger.take_touched()
+
+    def _make(self, node_name: str) -> None:
+        uid = self._ledger.node_uid(node_name)
+        if uid is None:
+            # A pod that was unbound has touched the node of no name, which nobody has kept.
+            if self._kept.pop(node_name, None) is not None and self._fleet is not None:
+                self._fleet.remove(node_name)
+            self.census.forget(node_name)
+            return
+        claims = self._ledger.claims(node_name)
+        view = self._kept[node_name] = self._known(node_name, uid, claims)
+        if self._fleet is not None:
+            self._fleet.put(view)
+        is_closed = bool(view.closed_reason) and self._ledger.facts(node_name) is not None
+        self.census.note(node_name, tuple(claim.state for claim in claims), is_closed)
 
     def _build(self, node_name: str, uid: str, without_pod: str) -> NodeView:
+        if self._stale and self._ledger.facts(node_name) is not None:
+            return _closed(node_name, uid, STALE)
+        return self._known(node_name, uid, self._ledger.claims(node_name, without_pod))
+
+    def _known(self, node_name: str, uid: str, claims: Sequence[Claim]) -> NodeView:
+        """What the facts say, however old they are."""
         facts = self._ledger.facts(node_name)
         if facts is None:
             return _closed(node_name, uid, NO_FACTS)
-        if self._stale:
-            return _closed(node_name, uid, STALE)
         if not facts.trusted:
             return _closed(node_name, uid, facts.untrusted_reasons[0])
-        claims = self._ledger.claims(node_name, without_pod)
         state = facts.state
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         taken = taken_by(claims, gpus)
@@ -142,13 +213,56 @@ class Views:
             uid=uid,
             mode=state.mode,
             delivery=state.delivery,
-            gpus=tuple(
-                _gpu_view(gpu, taken.get(gpu.uuid, Taken()), closed.get(gpu.uuid, "")) for gpu in state.gpus
-            ),
+            gpus=_gpu_views(state.gpus, taken, closed, self._kept.get(node_name)),
             topology=state.topology,
             closed_reason=closed_reason(claims) or _unknown_device(taken, gpus),
             host=self._hosts.capacity(node_name),
         )
+
+
+class Census:
+    """Owners on all nodes by their state, and closed nodes, counted as views are made: a scrape is cheap."""
+
+    def __init__(self) -> None:
+        self.owners: Counter[EntryState] = Counter()
+        self.closed: set[str] = set()
+        """Nodes that have facts and yet nothing to give out."""
+        self._states: dict[str, tuple[EntryState, ...]] = {}
+
+    def note(self, node_name: str, states: tuple[EntryState, ...], is_closed: bool) -> None:
+        self.forget(node_name)
+        self.owners.update(states)
+        if states:
+            self._states[node_name] = states
+        if is_closed:
+            self.closed.add(node_name)
+
+    def forget(self, node_name: str) -> None:
+        self.owners.subtract(self._states.pop(node_name, ()))
+        self.closed.discard(node_name)
+
+
+class Viewer:
+    """The nodes at one moment, for one pod: its own holds are free for it.
+
+    `fleet` has them all, if there is one and the facts may be used; `own_views` are where this pod sees
+    another node than everybody does.
+    """
+
+    def __init__(self, views: Views, without_pod: str, fleet: Fleet | None) -> None:
+        self.fleet = fleet
+        self._views = views
+        self._without_pod = without_pod
+
+    def __call__(self, node_name: str) -> NodeView | None:
+        return self._views.view_now(node_name, self._without_pod)
+
+    def own_views(self) -> list[NodeView]:
+        return self._views.own_views(self._without_pod)
+
+
+def _nobody() -> None:
+    return
 
 
 def _closed(node_name: str, uid: str, reason: str) -> NodeView:
@@ -160,8 +274,24 @@ def _unknown_device(taken: dict[str, Taken], gpus: dict[str, Gpu]) -> str:
     return "a pod on the node has a GPU that its agent does not show" if taken.keys() - gpus.keys() else ""
 
 
+def _gpu_views(
+    gpus: tuple[Gpu, ...], taken: dict[str, Taken], closed: dict[str, str], before: NodeView | None
+) -> tuple[GpuView, ...]:
+    """A bind changes one GPU of a node: views of those that are and were whole are used again."""
+    earlier = before.gpus if before is not None and len(before.gpus) == len(gpus) else (None,) * len(gpus)
+    views = []
+    for gpu, known in zip(gpus, earlier, strict=True):
+        used, distrust = taken.get(gpu.uuid), closed.get(gpu.uuid, "")
+        stands = known is not None and known.gpu is gpu and not used and not distrust and _is_plain(known)
+        views.append(known if known is not None and stands else _gpu_view(gpu, used or Taken(), distrust))
+    return tuple(views)
+
+
+def _is_plain(view: GpuView) -> bool:
+    return view.untouched and not view.closed_reason and not view.gpu.mig_instances
+
+
 def _gpu_view(gpu: Gpu, taken: Taken, distrust: str) -> GpuView:
-    model = load_catalog().find_gpu(gpu.model)
     slices = {instance: DeviceRef(gpu.uuid, instance.placement) for instance in gpu.mig_instances}
     # Whatever was cut instead of that slice may overlap it.
     slice_gone = SLICE_GONE if taken.mig - set(slices.values()) else ""
@@ -174,6 +304,12 @@ def _gpu_view(gpu: Gpu, taken: Taken, distrust: str) -> GpuView:
             for instance, device in slices.items()
             if not taken.milli and device not in taken.mig and not instance.fault
         ),
-        mig_slices=0 if model is None else model.mig_slices,
+        mig_slices=_mig_slices(gpu.model),
         closed_reason=distrust or taken.closed_reason or slice_gone,
     )
+
+
+@lru_cache(maxsize=256)
+def _mig_slices(model_name: str) -> int:
+    model = load_catalog().find_gpu(model_name)
+    return 0 if model is None else model.mig_slices

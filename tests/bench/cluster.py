@@ -58,6 +58,7 @@ class BenchOptions:
     variants: tuple[Variant, ...]
     modes: tuple[NodeMode, ...]
     seed: int
+    shortlist: int
     directory: Path
     output: Path | None
     profile: bool
@@ -71,6 +72,9 @@ def main() -> int:
     parser.add_argument("--variants", default=",".join(Variant), help="comma-separated; default: all")
     parser.add_argument("--modes", default=",".join(MODES), help="of the nodes, which take turns")
     parser.add_argument("--seed", type=int, default=1, help="of the mix of pods")
+    parser.add_argument(
+        "--shortlist", type=int, default=SHORTLIST, help="nodes that a filter answers at most"
+    )
     parser.add_argument("--output", type=Path, help="JSON file for the result")
     parser.add_argument("--dir", type=Path, default=Path(".cache/bench-cluster"), help="logs and state")
     parser.add_argument("--profile", action="store_true", help="show where our extender's time goes")
@@ -79,8 +83,8 @@ def main() -> int:
 
 def _options(arguments: argparse.Namespace) -> BenchOptions:
     """Raise InvalidRequestError for what can't be run."""
-    if min(arguments.nodes, arguments.pods - 1, arguments.rounds) < 1:
-        raise InvalidRequestError("at least 1 node, 2 pods and 1 round are needed")
+    if min(arguments.nodes, arguments.pods - 1, arguments.rounds, arguments.shortlist) < 1:
+        raise InvalidRequestError("at least 1 node, 2 pods, 1 round and a shortlist of 1 are needed")
     modes = arguments.modes.split(",")
     if not set(modes) <= set(MODES) or len(set(modes)) < len(modes):
         raise InvalidRequestError(f"--modes is {' or '.join(MODES)} or both, not {arguments.modes!r}")
@@ -91,6 +95,7 @@ def _options(arguments: argparse.Namespace) -> BenchOptions:
         variants=parse_variants(arguments.variants),
         modes=tuple(NodeMode(mode) for mode in modes),
         seed=arguments.seed,
+        shortlist=arguments.shortlist,
         directory=arguments.dir.absolute(),
         output=arguments.output,
         profile=arguments.profile,
@@ -161,6 +166,7 @@ async def _stage(options: BenchOptions, clock: Clock) -> AsyncIterator[Stage]:
                 ),
                 discovery_address=f"{HOST}:{discovery.port}",
                 clock=clock,
+                shortlist=options.shortlist,
                 profile=options.profile,
             )
             counters = WriteCounters(plane.admin_kubeconfig, clock)
@@ -208,7 +214,7 @@ def _run_facts(options: BenchOptions, clock: Clock) -> RunFacts:
         pods=options.pods,
         rounds=options.rounds,
         seed=options.seed,
-        shortlist=SHORTLIST,
+        shortlist=options.shortlist,
         cores=len(os.sched_getaffinity(0)),
         profiled=options.profile,
         started=clock.now().isoformat(timespec="seconds"),

@@ -40,6 +40,7 @@ class Grounds:
     extender_kubeconfig: Path
     discovery_address: str
     clock: Clock
+    shortlist: int = SHORTLIST
     profile: bool = False
 
 
@@ -100,7 +101,7 @@ class RoundPlan:
         grounds = self._grounds
         arguments: tuple[str, ...] = (
             *("--port", str(self._ports.extender), "--certificates", str(grounds.certificates)),
-            *("--calls", str(self.calls_file), "--shortlist", str(SHORTLIST)),
+            *("--calls", str(self.calls_file), "--shortlist", str(grounds.shortlist)),
         )
         if self.variant is Variant.NOOP_BIND:
             arguments += ("--kubeconfig", str(grounds.extender_kubeconfig))
@@ -118,7 +119,7 @@ class RoundPlan:
             "GPULOOM_DISCOVERY_ADDRESS": grounds.discovery_address,
             "GPULOOM_EXTENDER_HOST": HOST,
             "GPULOOM_EXTENDER_PORT": str(ports.extender),
-            "GPULOOM_EXTENDER_SHORTLIST": str(SHORTLIST),
+            "GPULOOM_EXTENDER_SHORTLIST": str(grounds.shortlist),
             "GPULOOM_GRPC_HOST": HOST,
             "GPULOOM_GRPC_PORT": str(ports.extender_grpc),
             "GPULOOM_HTTP_HOST": HOST,

@@ -18,6 +18,7 @@ from gpuloom.kube.objects import JsonObject, is_older_version, metadata_of, reso
 from gpuloom.kube.resources import PODS, Resource
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.interruption import interrupted_by
+from services.scheduler_extender.trimming import trim_pod
 
 LABEL_LEADER = "gpuloom.dev/leader"
 LABEL_VALUE = "true"
@@ -30,9 +31,8 @@ class PodFeed:
 
     def __init__(self, client: KubeClient, clock: Clock, *, prompt: bool) -> None:
         self._source = _Source(client)
-        self.informer = Informer(
-            self._source, PODS, clock, InformerOptions(indexes={LEADERS: _namespace_of_leader})
-        )
+        options = InformerOptions(indexes={LEADERS: _namespace_of_leader}, transform=trim_pod)
+        self.informer = Informer(self._source, PODS, clock, options)
         self._begun = asyncio.Event()
         self._relist = asyncio.Event()
         if prompt:
@@ -109,6 +109,8 @@ class _Source:
                 yield event
                 # Asked for the next one: this one has been applied.
                 self._note(resource_version_of(event.object))
+                # Many events may have come at once, and a call must not wait for all of them.
+                await asyncio.sleep(0)
 
     def _note(self, version: str) -> None:
         # The end of an object may come with the version of its last state.

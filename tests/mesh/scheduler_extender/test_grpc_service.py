@@ -37,6 +37,7 @@ from tests.unit.scheduler_extender.builders import (
     given,
     some_facts,
 )
+from tests.unit.scheduler_extender.inquiry_desk import InquiryDesk
 
 
 @asynccontextmanager
@@ -46,7 +47,7 @@ async def calling(
     """The service, and a channel to it with this caller's certificate."""
     issue(folder, "scheduler_extender", caller)
     server = RpcServer(an_environment(tls_files(folder, "scheduler_extender")), "127.0.0.1", 0)
-    servicer = SchedulerExtenderServer(ledger, decisions)
+    servicer = SchedulerExtenderServer(ledger, decisions, InquiryDesk().inquiries)
     server.add(servicer, add_SchedulerExtenderServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
     environment = an_environment(tls_files(folder, caller))
     async with server, a_channel(environment, server) as channel:

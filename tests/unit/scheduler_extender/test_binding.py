@@ -309,6 +309,21 @@ async def test_an_open_bind_of_a_pod_that_the_informer_never_shows_is_looked_aft
     assert (while_present, desk.held_cards()) == (1, 0)
 
 
+async def test_an_unanswered_bind_gives_its_devices_back_once_the_pod_has_changed_and_is_unbound() -> None:
+    """Its Binding names a version that has gone: it was not applied, and never will be."""
+    desk = Desk(a_pod(POD, version=7), outcomes=[DeadlineError("late"), DeadlineError("late")])
+    await desk.bind("n1")
+    await desk.bindings.settle()
+    while_open = desk.held_cards("n1")
+
+    desk.observe(a_pod(POD, version=8))
+    await desk.bind("n2")
+    await desk.bindings.settle()
+
+    assert while_open == 1
+    assert (desk.held_cards("n1"), desk.held_cards("n2")) == (0, 1)
+
+
 async def test_the_last_word_about_a_pod_that_is_bound_after_all_is_bound() -> None:
     async def apply_and_break_off(binding: PodBinding) -> None:
         bound = a_pod(POD, node="n1", version=2, annotations=binding.annotations)

@@ -3,7 +3,13 @@
 from datetime import UTC, datetime
 
 from gpuloom.model.ledger import Decision, Verdict
-from services.scheduler_extender.decisions import KEPT_DECISIONS, REMEMBERED_PODS, DecisionLog
+from services.scheduler_extender.decisions import (
+    EXPLAINED_PODS,
+    KEPT_DECISIONS,
+    KEPT_PER_POD,
+    REMEMBERED_PODS,
+    DecisionLog,
+)
 from tests.unit.scheduler_extender.builders import HandClock, a_ref
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,3 +65,26 @@ def test_every_decision_that_is_told_moves_the_feed_on() -> None:
         log.record(decision)
 
     assert log.feed.number == 2
+
+
+def test_the_last_few_decisions_about_a_pod_outlive_those_about_others() -> None:
+    log = DecisionLog(HandClock())
+    for number in range(KEPT_PER_POD + 2):
+        log.record(refused(reason=f"{number}"))
+    for number in range(KEPT_DECISIONS + 1):
+        log.record(bound(f"other-{number}"))
+
+    kept = [decision.reason for decision in log.about("uid-pod")]
+
+    assert kept == [str(number) for number in range(2, KEPT_PER_POD + 2)]
+    assert log.about("uid-nobody") == ()
+
+
+def test_pods_that_are_remembered_are_bounded() -> None:
+    log = DecisionLog(HandClock())
+
+    for number in range(EXPLAINED_PODS + 1):
+        log.record(bound(f"pod-{number}"))
+
+    assert log.about("uid-pod-0") == ()
+    assert len(log.about(f"uid-pod-{EXPLAINED_PODS}")) == 1

@@ -9,6 +9,7 @@ from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.server import MAX_PAGE, SchedulerExtenderServer
 from tests.unit.scheduler_extender.builders import HandClock, a_gpu, a_holder, a_ref, some_facts
+from tests.unit.scheduler_extender.inquiry_desk import InquiryDesk
 
 PROCESS = PodRef("", "", "")
 
@@ -22,7 +23,7 @@ def a_server() -> SchedulerExtenderServer:
         holders = [a_holder(owner, card.uuid) for owner, card in zip(owners, cards, strict=True)]
         ledger.observe_node(name, f"uid-{name}")
         ledger.observe_facts(f"uid-{name}", some_facts(name, *cards, holders=holders), 0.0)
-    return SchedulerExtenderServer(ledger, DecisionLog(HandClock()))
+    return SchedulerExtenderServer(ledger, DecisionLog(HandClock()), InquiryDesk().inquiries)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8])

@@ -1,0 +1,80 @@
+"""What the informers keep of pods and nodes. Pure.
+
+A pod that waits is kept as it is: people ask why it waits. Of the many that are bound only what the ledger
+and the host accounts read is kept, and what their containers ask for is one object for all that ask alike.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
+
+_METADATA = ("name", "namespace", "uid", "resourceVersion")
+_OURS = "gpuloom.dev/"
+_APPLICATION = "app.kubernetes.io/name"
+_SPEC = ("nodeName", "runtimeClassName", "overhead", "resources")
+_CONTAINERS = ("initContainers", "containers")
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+_KINDS_REMEMBERED = 4096
+
+
+def trim_pod(pod: JsonObject) -> JsonObject:
+    """What is no pod as the API server would show it is kept as it is, for those who judge it."""
+    metadata, spec, status = metadata_of(pod), pod.get("spec"), pod.get("status") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    if not isinstance(spec, dict) or not spec.get("nodeName"):
+        return without_managed_fields(pod)
+    if not all(isinstance(part, dict) for part in (annotations, labels, status)):
+        return without_managed_fields(pod)
+    kept: JsonObject = {key: metadata[key] for key in _METADATA if key in metadata}
+    if ours := {key: value for key, value in annotations.items() if key.startswith(_OURS)}:
+        kept["annotations"] = ours
+    # By these a leader's pod is known.
+    if known := {key: labels[key] for key in labels if key.startswith(_OURS) or key == _APPLICATION}:
+        kept["labels"] = _one_of_a_kind(orjson.dumps(known))
+    kept_spec = {key: spec[key] for key in _SPEC if key in spec}
+    kept_spec |= {key: _shared(spec[key]) for key in _CONTAINERS if key in spec}
+    kept_status = {"phase": status["phase"]} if "phase" in status else {}
+    kept_status |= {key: _allocated(status[key]) for key in _STATUSES if _has_allocated(status.get(key))}
+    return {"metadata": kept, "spec": kept_spec, "status": kept_status}
+
+
+def trim_node(node: JsonObject) -> JsonObject:
+    """Which node it is, and what pods may use of it."""
+    metadata, status = metadata_of(node), node.get("status")
+    allocatable = status.get("allocatable") if isinstance(status, dict) else None
+    return {
+        "metadata": {key: metadata[key] for key in _METADATA if key in metadata},
+        "status": {"allocatable": _picked(allocatable, ("cpu", "memory"))},
+    }
+
+
+def _shared(listed: Any) -> Any:
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        return listed
+    asked = [_picked(entry, ("name", "restartPolicy", "resources")) for entry in listed]
+    return _one_of_a_kind(orjson.dumps(asked))
+
+
+@lru_cache(maxsize=_KINDS_REMEMBERED)
+def _one_of_a_kind(text: bytes) -> Any:
+    return orjson.loads(text)
+
+
+def _has_allocated(listed: Any) -> bool:
+    """Statuses are kept where they say more than the containers do, or where they can't be read."""
+    if not isinstance(listed, list):
+        return listed is not None
+    return any(not isinstance(entry, dict) or entry.get("allocatedResources") for entry in listed)
+
+
+def _allocated(listed: Any) -> Any:
+    if not isinstance(listed, list):
+        return listed
+    return [_picked(entry, ("name", "allocatedResources")) for entry in listed]
+
+
+def _picked(body: Any, keys: tuple[str, ...]) -> Any:
+    return {key: body[key] for key in keys if key in body} if isinstance(body, dict) else body

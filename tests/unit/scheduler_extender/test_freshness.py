@@ -1,0 +1,40 @@
+"""Views are made again between calls, a few at a time."""
+
+import asyncio
+from itertools import pairwise
+
+from gpuloom.kube.cache import Change
+from gpuloom.runtime.clock import settle
+from services.scheduler_extender.freshness import NODES_A_TURN, Freshness
+from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.state import ClusterState
+from tests.unit.scheduler_extender.builders import HandClock, a_node
+
+
+async def test_changed_nodes_are_made_again_without_being_asked_for() -> None:
+    state = ClusterState(Ledger(30.0), lambda: False, HandClock())
+    freshness = Freshness(state.views)
+    for number in range(4 * NODES_A_TURN):
+        state.observe_node(Change(None, a_node(f"n{number}")))
+    left, reason = [state.views.outdated], freshness.unready_reason()
+
+    task = asyncio.create_task(freshness.run())
+    while left[-1]:
+        await asyncio.sleep(0)
+        left.append(state.views.outdated)
+    task.cancel()
+    await settle()
+
+    assert reason == "views of nodes are being made"
+    assert freshness.unready_reason() == ""
+    assert all(before - after <= NODES_A_TURN for before, after in pairwise(left))
+
+
+async def test_once_ready_a_burst_of_changes_is_no_reason_not_to_be() -> None:
+    state = ClusterState(Ledger(30.0), lambda: False, HandClock())
+    freshness = Freshness(state.views)
+
+    before = freshness.unready_reason()
+    state.observe_node(Change(None, a_node("n1")))
+
+    assert before == freshness.unready_reason() == ""
