@@ -1,6 +1,7 @@
 """Every label, annotation and resource name that users or other programs see, in one place."""
 
 LABEL_MODE = "gpuloom.dev/mode"
+LABEL_LEADER = "gpuloom.dev/leader"
 
 RESOURCE_NVIDIA_GPU = "nvidia.com/gpu"
 RESOURCE_NVIDIA_MIG_PREFIX = "nvidia.com/mig-"

@@ -5,7 +5,8 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.objects import JsonObject, ObjectKey, key_of, metadata_of, uid_of
 from gpuloom.kube.resources import PODS
-from services.scheduler_extender.adapters.feed import LABEL_LEADER, LABEL_VALUE, LEADERS
+from gpuloom.names import LABEL_LEADER
+from services.scheduler_extender.adapters.feed import LABEL_VALUE, LEADERS
 
 _TIMEOUT_S = 1.0
 _LABEL_NAME = "app.kubernetes.io/name"

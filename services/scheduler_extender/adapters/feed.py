@@ -16,11 +16,11 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.listing import Listing, Selection, WatchEvent
 from gpuloom.kube.objects import JsonObject, is_older_version, metadata_of, resource_version_of
 from gpuloom.kube.resources import PODS, Resource
+from gpuloom.names import LABEL_LEADER
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.interruption import interrupted_by
 from services.scheduler_extender.trimming import trim_pod
 
-LABEL_LEADER = "gpuloom.dev/leader"
 LABEL_VALUE = "true"
 LEADERS = "leaders"
 """The index of pods that wear the leader's label, by namespace."""

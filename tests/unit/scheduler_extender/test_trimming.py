@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import key_of, resource_version_of, uid_of
-from services.scheduler_extender.adapters.feed import LABEL_LEADER
+from gpuloom.names import LABEL_LEADER
 from services.scheduler_extender.pods import host_share, observed_pod
 from services.scheduler_extender.trimming import trim_node, trim_pod
 from tests.unit.scheduler_extender.builders import a_node, a_pod, a_ref, an_allocation
