@@ -17,10 +17,15 @@ ASK_INTERVAL_S = 1.0
 FULL_LOOK_INTERVAL_S = 3600.0
 
 
+_ORDINARY = gc.get_threshold()
+_keepers: set[object] = set()
+
+
 async def keep_out_of_the_way(is_synced: Callable[[], bool], clock: Clock) -> None:
-    """Until cancelled; then all is as it was before."""
-    before = gc.get_threshold()
-    gc.set_threshold(YOUNG_OBJECTS, *before[1:])
+    """Until cancelled; then all is as it was before, unless another service of this process needs it, too."""
+    keeper = object()
+    _keepers.add(keeper)
+    gc.set_threshold(YOUNG_OBJECTS, *_ORDINARY[1:])
     try:
         while not is_synced():
             await clock.sleep(ASK_INTERVAL_S)
@@ -28,8 +33,10 @@ async def keep_out_of_the_way(is_synced: Callable[[], bool], clock: Clock) -> No
             _look_at_all()
             await clock.sleep(FULL_LOOK_INTERVAL_S)
     finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
+        _keepers.discard(keeper)
+        if not _keepers:
+            gc.unfreeze()
+            gc.set_threshold(*_ORDINARY)
 
 
 def _look_at_all() -> None:

@@ -68,3 +68,17 @@ async def test_python_looks_less_often_and_as_before_afterwards() -> None:
     assert during[0] == YOUNG_OBJECTS > before[0]
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+async def test_two_services_of_one_process_may_begin_and_end_in_any_order() -> None:
+    clock, before = FakeClock(), gc.get_threshold()
+    first = asyncio.create_task(keep_out_of_the_way(lambda: False, clock))
+    await settle()
+
+    async with running(lambda: False, clock):
+        first.cancel()
+        await asyncio.wait({first})
+        during = gc.get_threshold()
+
+    assert during[0] == YOUNG_OBJECTS
+    assert gc.get_threshold() == before
