@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpuloom.kube.client import KubeClient
+from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_EPOCH, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.runtime.clock import SystemClock, deadline
+from services.scheduler_extender.takeover import CONCURRENT_STAMPS
 from tests.cluster.api_proxy import UNTOUCHED, Fate, TreatedBinding, Treatment, leave_alone
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import open_control_plane
@@ -41,6 +43,8 @@ HELD_S = float(in_soak(30, 10))
 """Longer than a lease and a takeover, so that the Binding comes when another leads."""
 UNBOUND_PODS = (500, 2000) if SOAK else (500,)
 FAIL_OVER_LIMIT_S = 10.0
+"""Asked of a soak, on a machine of its own; elsewhere the takeover is held against plain writes beside it."""
+MOST_TIMES_THE_WRITES = 4.0
 PATIENCE_S = 120.0
 LABEL = "place"
 
@@ -143,7 +147,7 @@ async def test_a_binding_held_up_under_a_living_leader_keeps_its_card(
 
 
 @pytest.mark.parametrize("unbound", UNBOUND_PODS)
-async def test_another_leads_within_ten_seconds_when_a_leader_dies_with_many_unbound_pods(
+async def test_another_leads_soon_when_a_leader_dies_with_many_unbound_pods(
     binaries: Binaries, tmp_path: Path, unbound: int
 ) -> None:
     machine = eight_cards(NodeMode.GPULOOM)
@@ -158,6 +162,7 @@ async def test_another_leads_within_ten_seconds_when_a_leader_dies_with_many_unb
             await create_all(client, waiting[first : first + 100])
         died, survivor = (replica.name for replica in opened.replicas)
         await opened.until_served()
+        writes_s = await time_to_write(client, waiting)
         opened.mesh.supervisor.kill(died)
         took_s = await opened.until_served()
         takeover_s = await opened.takeover_s(survivor)
@@ -167,7 +172,22 @@ async def test_another_leads_within_ten_seconds_when_a_leader_dies_with_many_unb
         assert opened.service.leaders == (survivor,)
         assert len(stamps) == 1
         assert None not in stamps
-        assert took_s < FAIL_OVER_LIMIT_S or unbound > 500
+        assert takeover_s < MOST_TIMES_THE_WRITES * writes_s + 1.0
+        assert took_s < FAIL_OVER_LIMIT_S or unbound > 500 or not SOAK
+
+
+async def time_to_write(client: KubeClient, pods: list[JsonObject]) -> float:
+    """How long one small write to each of these pods takes, as many at once as a takeover makes."""
+    limit = asyncio.Semaphore(CONCURRENT_STAMPS)
+
+    async def write(pod: JsonObject) -> None:
+        async with limit:
+            patch = {"metadata": {"annotations": {"example.com/measured": "yes"}}}
+            await client.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch)
+
+    started_s = CLOCK.monotonic()
+    await asyncio.gather(*map(write, pods))
+    return CLOCK.monotonic() - started_s
 
 
 async def bind_late_pod(opened: ReplicatedMesh, client: KubeClient, asker: Asker, resource: str) -> None:
