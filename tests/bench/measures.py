@@ -58,3 +58,21 @@ def pods_per_second(times_s: Sequence[float]) -> float | None:
     """From the first to the last binding. None if there were too few to tell."""
     took_s = max(times_s) - min(times_s) if times_s else 0.0
     return (len(times_s) - 1) / took_s if took_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a benchmark is run for: a figure and the most that it may be."""
+
+    what: str
+    measured: float
+    most: float
+    unit: str
+
+    @property
+    def met(self) -> bool:
+        return self.measured <= self.most
+
+    def line(self) -> str:
+        verdict = "met" if self.met else "MISSED"
+        return f"{verdict}: {self.what} {self.measured:.2f} {self.unit}, at most {self.most:g} {self.unit}"

@@ -10,7 +10,7 @@ from tests.bench.agent.looks import LookCost, Tier, cpu_share, looks_of
 from tests.bench.agent.measurement import Measured
 from tests.bench.agent.scrapes import WRITTEN_PAGES, Page, Scrape
 from tests.bench.agent.variants import AIMED, BUSY, GPUS, SLICES, STILL, VARIANTS, WHOLE, Variant
-from tests.bench.measures import Durations, Spread, durations, spread
+from tests.bench.measures import Aim, Durations, Spread, durations, spread
 from tests.bench.report import table
 
 MOST_RSS_MIB = 128.0
@@ -52,22 +52,6 @@ class ScrapeSummary:
     ratio_to_own: float
     """Of the medians, to a scrape of the service's own metrics."""
     cpu_ratio_to_own: float
-
-
-@dataclass(frozen=True, slots=True)
-class Aim:
-    what: str
-    measured: float
-    most: float
-    unit: str
-
-    @property
-    def met(self) -> bool:
-        return self.measured <= self.most
-
-    def line(self) -> str:
-        verdict = "met" if self.met else "MISSED"
-        return f"{verdict}: {self.what} {self.measured:.2f} {self.unit}, at most {self.most:g} {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)

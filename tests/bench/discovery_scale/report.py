@@ -7,7 +7,7 @@ from itertools import chain
 import orjson
 
 from tests.bench.discovery_scale.measurement import Measured
-from tests.bench.measures import Durations, durations, percentile
+from tests.bench.measures import Aim, Durations, durations, percentile
 from tests.bench.report import table
 
 MOST_P99_MS = 250.0
@@ -39,22 +39,6 @@ class SizeSummary:
     message_yardsticks: float
     rss_mib: float
     peak_rss_mib: float
-
-
-@dataclass(frozen=True, slots=True)
-class Aim:
-    what: str
-    measured: float
-    most: float
-    unit: str
-
-    @property
-    def met(self) -> bool:
-        return self.measured <= self.most
-
-    def line(self) -> str:
-        verdict = "met" if self.met else "MISSED"
-        return f"{verdict}: {self.what} {self.measured:.1f} {self.unit}, at most {self.most:g} {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
