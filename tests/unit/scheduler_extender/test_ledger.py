@@ -1,5 +1,8 @@
 """Who owns what: observed pods, attempts, releases and holders, together."""
 
+from dataclasses import replace
+
+from gpuloom.model.snapshot import ClosedGpu
 from services.scheduler_extender.ledger import Attempt, Ledger
 from tests.unit.scheduler_extender.builders import (
     a_gpu,
@@ -252,6 +255,20 @@ def test_trust_regained_and_a_holder_gone_reopen_a_node_but_a_new_holder_does_no
         reopened.append(bool(ledger.take_reopened()))
 
     assert reopened == [False, True, False, True]
+
+
+def test_a_gpu_that_is_no_longer_closed_reopens_its_node() -> None:
+    ledger = a_ledger()
+    closed = replace(FREE, closed_gpus=(ClosedGpu("GPU-0", "a GPU has two owners"),))
+    ledger.observe_facts("uid-node", FREE, 0.0)
+    ledger.take_reopened()
+
+    reopened = []
+    for facts in (closed, FREE):
+        ledger.observe_facts("uid-node", facts, 0.0)
+        reopened.append(bool(ledger.take_reopened()))
+
+    assert reopened == [False, True]
 
 
 def test_entries_come_by_node_and_pod() -> None:

@@ -1,7 +1,12 @@
 """Nodes as placement sees them: what closes them, and when a kept view is made anew."""
 
+from dataclasses import replace
+
 from gpuloom.model.node import NodeMode
+from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
+from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.placement.devices import NodeView
+from gpuloom.placement.fit import Fit, fit
 from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.pods import HostShare
 from services.scheduler_extender.views import NO_FACTS, SLICE_GONE, STALE, Hosts, HostTotals, Views
@@ -147,6 +152,28 @@ def test_a_slice_that_is_claimed_but_not_there_closes_its_card() -> None:
     sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, a_given_slice("GPU-0", "3g.20gb", 0))))
 
     assert [gpu.closed_reason for gpu in sight.view().gpus] == [SLICE_GONE, ""]
+
+
+def test_a_gpu_that_discovery_closes_is_not_used_and_the_others_are() -> None:
+    sight = Sight()
+    facts = replace(some_facts("node", *CARDS), closed_gpus=(ClosedGpu("GPU-0", "a GPU has two owners"),))
+
+    sight.ledger.observe_facts("uid-node", facts, 0.0)
+    view = sight.view()
+
+    assert view.closed_reason == ""
+    assert [gpu.unusable_reason for gpu in view.gpus] == ["a GPU has two owners", ""]
+    assert fit(PodRequest(GpuRequest(RequestKind.WHOLE, Authority.GPULOOM), "main"), view) == Fit(0b10)
+
+
+def test_a_slice_with_a_fault_is_not_free_and_its_neighbour_is() -> None:
+    sight, card = Sight(), a_gpu("GPU-0", slices=[("1g.5gb", 0), ("1g.5gb", 1)])
+    faulty, sound = replace(card.mig_instances[0], fault="XID 95"), card.mig_instances[1]
+
+    cut = replace(card, mig_instances=(faulty, sound))
+    sight.ledger.observe_facts("uid-node", some_facts("node", cut), 0.0)
+
+    assert sight.view().gpus[0].free_mig == (sound,)
 
 
 def test_the_view_carries_mode_and_host_capacity() -> None:
