@@ -19,17 +19,25 @@ from gpuloom.placement.interning import Interner
 from gpuloom.placement.potential import Room
 from gpuloom.placement.shapes import Shapes
 
-MODES = {mode: number for number, mode in enumerate(NodeMode)}
-DELIVERIES = {delivery: number for number, delivery in enumerate(Delivery)}
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What matters of a node as a whole: whether it is closed, who gives its GPUs out, and how."""
+
+    closed: bool
+    mode: NodeMode
+    delivery: Delivery
+
+
+STANDS = tuple(
+    Stand(closed, mode, delivery) for closed in (False, True) for mode in NodeMode for delivery in Delivery
+)
 
 _FIRST_ROWS = 64
 _FIRST_GPUS = 8
 
 _NODE_COLUMNS = (
-    "alive",
-    "closed",
-    "mode",
-    "delivery",
+    "stand",
     "shape",
     "whole",
     "gpu_milli",
@@ -41,6 +49,7 @@ _NODE_COLUMNS = (
 )
 _GPU_COLUMNS = ("kind", "memory_mib", "free_milli", "free_memory_mib", "share_milli", "is_card", "is_usable")
 _MASK_COLUMNS = ("cards", "usable", "free")
+_STAND_NUMBERS = {stand: number for number, stand in enumerate(STANDS)}
 
 Item = TypeVar("Item", bound=np.generic)
 Numbers = NDArray[np.int64]
@@ -99,6 +108,7 @@ class Columns:
         self._mask = np.zeros((len(_MASK_COLUMNS), _FIRST_ROWS), dtype=np.uint64)
         self._slices: dict[SliceKind, NDArray[np.int16]] = {}
         self._slice_counts: dict[SliceKind, int] = {}
+        self._able = np.zeros((len(STANDS), MAX_GPUS_PER_NODE + 1), dtype=np.int64)
 
     @property
     def size(self) -> int:
@@ -127,6 +137,11 @@ class Columns:
 
     def slice_kinds(self) -> list[SliceKind]:
         return list(self._slices)
+
+    def whole_cards(self, stands: Sequence[int]) -> Numbers:
+        """How many nodes of these stands have so many fully free cards, by that number."""
+        counts: Numbers = self._able[stands].sum(axis=0)
+        return counts
 
     def put(self, view: NodeView) -> int:
         """The node as it is now; returns its row."""
@@ -164,14 +179,14 @@ class Columns:
             self._gpu[:, row, : len(cells)] = np.array(cells, dtype=np.int64).T
         masks = _masks(view)
         host = view.host
+        stand = _STAND_NUMBERS[Stand(bool(view.closed_reason), view.mode, view.delivery)]
+        whole = masks[2].bit_count()
+        self._able[stand, whole] += 1
         self._mask[:, row] = masks
         self._node[:, row] = (
-            1,
-            bool(view.closed_reason),
-            MODES[view.mode],
-            DELIVERIES[view.delivery],
+            stand,
             shape,
-            masks[2].bit_count(),
+            whole,
             sum(cell[4] for cell in cells),
             host is not None,
             0 if host is None else max(0, host.cpu_free_milli),
@@ -184,7 +199,9 @@ class Columns:
                 self._count_slices(row, position, one, 1)
 
     def _release(self, row: int, view: NodeView) -> None:
-        self.shapes.release(int(self._node[_NODE_COLUMNS.index("shape"), row]))
+        stand, shape, whole = self._node[:3, row].tolist()
+        self._able[stand, whole] -= 1
+        self.shapes.release(shape)
         for position, one in enumerate(view.gpus):
             self.kinds.release(int(self._gpu[0, row, position]))
             if one.gpu.mig_instances and one.gpu.mig_enabled:

@@ -7,12 +7,13 @@ reads views and changes nothing but itself.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import Authority, PodRequest
-from gpuloom.placement.columns import MODES, Columns, Numbers
+from gpuloom.placement.columns import STANDS, Columns, Numbers
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.effects import NodeTerms, Placement
 from gpuloom.placement.fit import MODE_OF_AUTHORITY
@@ -84,12 +85,8 @@ class Fleet:
         """What `score.evaluate` needs to say the same of a single node."""
         if not self.prices.sets[authority]:
             return Market(self.prices)
-        cells = self._columns.cells()
-        open_nodes = (cells.of_node("mode") == MODES[MODE_OF_AUTHORITY[authority]]) & (
-            cells.of_node("closed") == 0
-        )
-        whole = cells.of_node("whole")[open_nodes]
-        able = {count: int((whole >= count).sum()) for count, _ in self.prices.sets[authority]}
+        whole = self._columns.whole_cards(_open_stands(authority))
+        able = {count: int(whole[count:].sum()) for count, _ in self.prices.sets[authority]}
         return Market(self.prices, set_prices_micro(self.prices, authority, able))
 
     def evaluate(self, question: Question, names: Sequence[str] | None = None) -> Survey:
@@ -146,6 +143,13 @@ class Fleet:
             order[rows] = np.arange(len(names))
             self._known = _Everybody(names, rows, order)
         return self._known
+
+
+@cache
+def _open_stands(authority: Authority) -> list[int]:
+    """Of nodes that give out GPUs on this authority."""
+    mode = MODE_OF_AUTHORITY[authority]
+    return [number for number, stand in enumerate(STANDS) if stand.mode is mode and not stand.closed]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

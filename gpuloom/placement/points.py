@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import PodRequest, RequestKind
+from gpuloom.model.topology import MAX_GPUS_PER_NODE
 from gpuloom.placement.demand import nominal_milli
 from gpuloom.placement.potential import (
     BUSY_CPU_WEIGHT,
@@ -94,13 +95,33 @@ class Effects:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """`total` ranks the nodes; `per_gpu` is by how much it falls when the potential rises by a whole GPU."""
+    """`total` ranks the nodes. What it is made of is worked out for those that somebody looks at.
 
-    per_gpu: float
+    `resource_left` and `balance_left` are how far the rises stay below the largest ones possible.
+    """
+
     total: Floats
     topology: Floats
-    resource: Floats
-    balance: Floats
+    resource_left: Micros
+    balance_left: Micros
+    points_per_micro: float
+    weight_sum: float
+
+    @property
+    def per_gpu(self) -> float:
+        """By how much the total falls when the potential rises by a whole GPU."""
+        return self.points_per_micro * MICRO_PER_GPU / self.weight_sum
+
+    def parts(self, entries: Amounts) -> tuple[Floats, Floats, Floats, Floats]:
+        """Total, topology, resource and balance of these entries, each 0 to 100."""
+        resource = self.resource_left[entries] * self.points_per_micro / DEFAULT_WEIGHTS.resource
+        balance = self.balance_left[entries] * self.points_per_micro / DEFAULT_WEIGHTS.balance
+        return (
+            self.total[entries],
+            self.topology[entries],
+            np.clip(resource, 0, _MAX_POINTS),
+            np.clip(balance, 0, _MAX_POINTS),
+        )
 
 
 def rises_micro(request: PodRequest, market: Market, effects: Effects) -> tuple[Micros, Micros]:
@@ -108,9 +129,9 @@ def rises_micro(request: PodRequest, market: Market, effects: Effects) -> tuple[
     after = effects.room.less(effects.taken_milli, request.cpu_milli, request.memory_bytes)
     resource = effects.card_micro + spread_micro(after, market.prices) - effects.spread_before
     resource += effects.pin_micro * effects.taken_milli // MILLI_PER_GPU
-    for count, price_micro in market.sets_micro:
-        lost = (effects.whole_before >= count) & (effects.whole_after < count)
-        resource += lost * price_micro
+    if market.sets_micro:
+        able_micro = _able_micro(market)
+        resource += able_micro[effects.whole_before] - able_micro[effects.whole_after]
     return resource, starved_micro(after, market.prices) - effects.starved_before
 
 
@@ -123,13 +144,7 @@ def points(request: PodRequest, market: Market, effects: Effects, weights: Score
     parts = (weights.resource / DEFAULT_WEIGHTS.resource) * resource_left
     parts = parts + (weights.balance / DEFAULT_WEIGHTS.balance) * balance_left
     total = (weights.topology * effects.topology + ruler.points_per_micro * parts) / weights.sum
-    return Points(
-        per_gpu=ruler.points_per_micro * MICRO_PER_GPU / weights.sum,
-        total=total,
-        topology=effects.topology,
-        resource=np.clip(resource_left * ruler.points_per_micro / DEFAULT_WEIGHTS.resource, 0, _MAX_POINTS),
-        balance=np.clip(balance_left * ruler.points_per_micro / DEFAULT_WEIGHTS.balance, 0, _MAX_POINTS),
-    )
+    return Points(total, effects.topology, resource_left, balance_left, ruler.points_per_micro, weights.sum)
 
 
 def with_advice(scored: Points, names: Sequence[str], advice: Iterable[Mapping[str, float]]) -> Points:
@@ -139,6 +154,17 @@ def with_advice(scored: Points, names: Sequence[str], advice: Iterable[Mapping[s
         if of_node:
             total = total + np.clip([of_node.get(name, 0.0) for name in names], -MAX_ADVICE, MAX_ADVICE)
     return replace(scored, total=np.maximum(total, 0.0))
+
+
+def _able_micro(market: Market) -> Micros:
+    """By a node's number of fully free cards: the prices of all sets that it could hold, added up."""
+    prices = np.zeros(MAX_GPUS_PER_NODE + 1, dtype=np.int64)
+    for count, price_micro in market.sets_micro:
+        # No node could ever hold more, so nothing takes that away.
+        if count <= MAX_GPUS_PER_NODE:
+            prices[count] += price_micro
+    able: Micros = np.cumsum(prices)
+    return able
 
 
 @dataclass(frozen=True, slots=True)

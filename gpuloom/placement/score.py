@@ -36,6 +36,8 @@ __all__ = [
 
 MAX_EXTENDER_SCORE = 10
 
+_ONLY = np.zeros(1, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Scored:
@@ -68,8 +70,7 @@ def evaluate(
         return outcome
     market = market or Market(neutral_prices())
     scored = points(request, market, effects_of(request, node, outcome, market.prices), weights)
-    parts = (scored.total, scored.topology, scored.resource, scored.balance)
-    return Scored(node.name, *(float(part[0]) for part in parts))
+    return Scored(node.name, *(float(part[0]) for part in scored.parts(_ONLY)))
 
 
 def in_order(scored: Iterable[Scored]) -> list[Scored]:

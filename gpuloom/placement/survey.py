@@ -47,7 +47,7 @@ class Survey:
 
     def shortlist(self, count: int = DEFAULT_SHORTLIST) -> list[Scored]:
         """The best nodes, best first; equals by name."""
-        return [self._scored(int(entry)) for entry in best_entries(self.points.total, self.name_order, count)]
+        return self._scored(best_entries(self.points.total, self.name_order, count))
 
     def ranked(self) -> list[Scored]:
         """All nodes that fit, best first; equals by name."""
@@ -66,7 +66,7 @@ class Survey:
 
     def outcome(self, entry: int) -> Scored | Refusal:
         if self.codes[entry] == Reason.FITS.value:
-            return self._scored(int(np.searchsorted(self.fitting, entry)))
+            return self._scored(np.searchsorted(self.fitting, [entry]))[0]
         return refusal(Reason(self.codes[entry]), self.request, self.details.get(entry, ""))
 
     def refusals(self) -> Iterator[tuple[str, Refusal]]:
@@ -93,22 +93,20 @@ class Survey:
     def _detailed(self, entry: int) -> Refusal:
         return refusal(Reason(self.codes[entry]), self.request, self.details[entry])
 
-    def _scored(self, place: int) -> Scored:
-        parts = (self.points.total, self.points.topology, self.points.resource, self.points.balance)
-        return Scored(self.names[self.fitting[place]], *(float(part[place]) for part in parts))
+    def _scored(self, places: Numbers) -> list[Scored]:
+        parts = (part.tolist() for part in self.points.parts(places))
+        entries = self.fitting[places].tolist()
+        return [Scored(self.names[entry], *scored) for entry, *scored in zip(entries, *parts, strict=True)]
 
 
 def best_entries(total: NDArray[np.float64], name_order: Numbers, count: int) -> Numbers:
     """Where the `count` largest totals are, largest first; of equals those whose names come first."""
-    if count < len(total):
-        threshold = np.partition(total, len(total) - count)[len(total) - count] if count else np.inf
-        above = np.nonzero(total > threshold)[0]
-        equal = np.nonzero(total == threshold)[0]
-        missing = count - len(above)
-        if missing < len(equal):
-            equal = equal[np.argpartition(name_order[equal], missing)[:missing]]
-        entries = np.concatenate((above, equal))
+    falling = -total
+    if not 0 < count < len(total):
+        entries = np.arange(len(total) if count else 0)
     else:
-        entries = np.arange(len(total))
-    ordered: Numbers = entries[np.lexsort((name_order[entries], -total[entries]))]
+        # From the low end: there numpy is fast even if most totals are equal.
+        last_kept = np.partition(falling, count - 1)[count - 1]
+        entries = np.nonzero(falling <= last_kept)[0]
+    ordered: Numbers = entries[np.lexsort((name_order[entries], falling[entries]))][:count]
     return ordered

@@ -4,7 +4,9 @@ Says of every node exactly what `fit` says of it alone, in the same order of pre
 and never scores.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
-from gpuloom.placement.columns import DELIVERIES, MODES, Cells, Columns, Masks, Numbers
+from gpuloom.placement.columns import STANDS, Cells, Columns, Masks, Numbers, Stand
 from gpuloom.placement.fit import MODE_OF_AUTHORITY, is_model
 from gpuloom.placement.reasons import RUNTIME_CLASS, Reason
 
@@ -124,22 +126,35 @@ def _codes(needed: int, existing: Numbers, usable: Numbers, free: Numbers) -> Co
 
 
 def _refuse_nodes(request: PodRequest, cells: Cells, codes: Codes) -> None:
-    """What is wrong with the node as a whole; the later word counts more."""
-    mode = cells.of_node("mode")
-    if request.gpu.authority is Authority.GPULOOM:
-        delivery = cells.of_node("delivery")
-        by_environment = delivery == DELIVERIES[Delivery.ENV]
-        by_plugin = delivery == DELIVERIES[Delivery.NRI]
-        if request.runtime_class != RUNTIME_CLASS:
-            codes[by_environment] = Reason.NEEDS_RUNTIME_CLASS.value
-        else:
-            codes[by_plugin] = Reason.OPEN_RUNTIME_CLASS.value
-            if not request.sees_only_its_allocation:
-                codes[by_environment] = Reason.NEEDS_ENVIRONMENT.value
-        codes[~by_environment & ~by_plugin] = Reason.NO_DELIVERY.value
-    codes[mode != MODES[MODE_OF_AUTHORITY[request.gpu.authority]]] = Reason.WRONG_MODE.value
-    codes[mode == MODES[NodeMode.UNKNOWN]] = Reason.MODE_UNKNOWN.value
-    codes[cells.of_node("closed") > 0] = Reason.CLOSED.value
+    """What is wrong with the node as a whole counts more than what its GPUs lack."""
+    has_class = request.runtime_class == RUNTIME_CLASS
+    by_stand = _stand_codes(request.gpu.authority, has_class, request.sees_only_its_allocation)
+    found = by_stand[cells.of_node("stand")]
+    np.copyto(codes, found, where=found != Reason.FITS.value)
+
+
+@cache
+def _stand_codes(authority: Authority, has_class: bool, sees_only_its_allocation: bool) -> Codes:
+    """By the number of the stand: what is wrong with such nodes, or that they may fit."""
+    by_environment = Reason.FITS if sees_only_its_allocation else Reason.NEEDS_ENVIRONMENT
+    by_delivery = {
+        Delivery.NRI: Reason.OPEN_RUNTIME_CLASS if has_class else Reason.FITS,
+        Delivery.ENV: by_environment if has_class else Reason.NEEDS_RUNTIME_CLASS,
+    }
+    if authority is not Authority.GPULOOM:
+        by_delivery = dict.fromkeys(Delivery, Reason.FITS)
+    found = [_stand_code(stand, MODE_OF_AUTHORITY[authority], by_delivery) for stand in STANDS]
+    return np.array([reason.value for reason in found], dtype=np.int8)
+
+
+def _stand_code(stand: Stand, needed: NodeMode, by_delivery: Mapping[Delivery, Reason]) -> Reason:
+    if stand.closed:
+        return Reason.CLOSED
+    if stand.mode is NodeMode.UNKNOWN:
+        return Reason.MODE_UNKNOWN
+    if stand.mode is not needed:
+        return Reason.WRONG_MODE
+    return by_delivery.get(stand.delivery, Reason.NO_DELIVERY)
 
 
 def _slice_counts(gpu: GpuRequest, columns: Columns, cells: Cells) -> tuple[Numbers, Numbers]:
