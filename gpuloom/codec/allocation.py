@@ -6,6 +6,7 @@ half understood could give a device to two pods. Never decides whether the devic
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import orjson
 
@@ -19,6 +20,7 @@ MAX_BYTES = 16 * 1024
 MAX_DEVICES = 64
 MAX_MEMORY_MIB = 2**24
 MAX_MIG_START = 63
+KEPT_TEXTS = 1024
 
 _FIELDS = frozenset({"v", "pod", "node", "container", "advisory", "devices"})
 _DEVICE_FIELDS = frozenset({"uuid", "milli", "mib", "mig"})
@@ -44,8 +46,12 @@ def encode_allocation(allocation: Allocation) -> str:
     return orjson.dumps(document).decode()
 
 
+@lru_cache(maxsize=KEPT_TEXTS)
 def decode_allocation(text: str) -> Allocation:
-    """Raise InvalidRequestError, with the reason, for anything but a well-formed record of this version."""
+    """Raise InvalidRequestError, with the reason, for anything but a well-formed record of this version.
+
+    The same text comes with everything that happens to its pod.
+    """
     document = _document(text)
     version = document.get("v")
     if type(version) is not int or version != ALLOCATION_VERSION:

@@ -12,6 +12,11 @@ from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.names import ANNOTATION_VISIBLE_DEVICES, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 
 RUNTIME_CLASS = "nvidia"
+KEPT = (
+    "free GPUs are kept for a nominated pod of at least equal priority: wait until it is placed, "
+    "or use a higher priority"
+)
+"""A node's `closed_reason` for pods that come after that one; no other ends when pods leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ _NOT_LINKED = {
 
 def refusal(reason: Reason, request: PodRequest, detail: str = "") -> Refusal:
     """The refusal of this request; `detail` is what the node itself says, for the reasons in `DETAILED`."""
+    if detail == KEPT:
+        return Refusal(KEPT, resolvable=True)
     return Refusal(_TEXTS[reason](request.gpu) + detail, reason in _RESOLVABLE)
 
 

@@ -44,7 +44,7 @@ from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Attempt, Ledger, ObservedPod
-from services.scheduler_extender.pods import allocation_text, observed_pod
+from services.scheduler_extender.pods import allocation_text, asker_of, observed_pod
 from services.scheduler_extender.ports import Binder, Mandate, Pods
 from services.scheduler_extender.views import Views
 from services.scheduler_extender.wire import BindCall
@@ -102,9 +102,9 @@ class Bindings:
             if done is not None:
                 self._record(ref, Verdict.BOUND, call.node_name, "", done)
                 return ""
+            version = _version(pod)
             timeout_s = self._time_to_bind_s()
-            attempt = self._hold(pod, call)
-            await self._send(attempt, resource_version_of(pod), timeout_s)
+            await self._send(self._hold(pod, call), version, timeout_s)
         except BindRefusedError as error:
             self._record(ref, Verdict.BIND_FAILED, call.node_name, str(error))
             return str(error)
@@ -155,6 +155,8 @@ class Bindings:
     def _done(self, pod: JsonObject, call: BindCall) -> Allocation | None:
         """What the pod has if it is bound as asked already; None if it is unbound."""
         observed = _managed(pod)
+        if (observed.ref.namespace, observed.ref.name) != (call.namespace, call.name):
+            raise BindRefusedError("the UID is that of another pod")
         if not observed.node_name:
             return None
         if observed.node_name != call.node_name:
@@ -173,7 +175,7 @@ class Bindings:
     def _hold(self, pod: JsonObject, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
         bench, observed = self._bench, _managed(pod)
-        view = bench.views.view(call.node_name, without_pod=call.uid)
+        view = bench.views.view(call.node_name, asker_of(pod))
         if view is None:
             raise BindRefusedError(f"node {call.node_name} does not exist")
         earlier = bench.ledger.attempt(call.uid, view.uid)
@@ -276,6 +278,14 @@ def _managed(pod: JsonObject) -> ObservedPod:
     if observed is None:
         raise BindRefusedError("the pod asks for no GPU, so GPULoom does not bind it")
     return observed
+
+
+def _version(pod: JsonObject) -> str:
+    """A Binding without it would be applied to whatever the pod has become."""
+    version: object = resource_version_of(pod)
+    if not isinstance(version, str) or not version:
+        raise BindRefusedError("the pod has no resourceVersion")
+    return version
 
 
 def _carries(pod: JsonObject, attempt: Attempt) -> bool:

@@ -23,7 +23,8 @@ from services.scheduler_extender.admission import admit
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.explain import Result, Steps, judged
 from services.scheduler_extender.judge import Judge
-from services.scheduler_extender.pods import observed_pod
+from services.scheduler_extender.nominations import Asker
+from services.scheduler_extender.pods import asker_of, observed_pod
 from services.scheduler_extender.quarantine import REASON, Hold, Quarantine, workload_of
 from services.scheduler_extender.views import Views
 from services.scheduler_extender.whatif import MAX_REPLICAS, forecast
@@ -38,6 +39,7 @@ NOTE = (
     "Judged are GPUs, CPU and memory. Taints, affinity, spreading, volumes and whatever else kube-scheduler "
     "looks at by itself are not."
 )
+KEPT_NOTE = "Nodes where room is kept for nominated pods of at least equal priority, and counts as taken: {}."
 GATED = "The pod has scheduling gates: kube-scheduler does not look at it until they are removed."
 
 
@@ -102,7 +104,9 @@ class Inquiries:
         if isinstance(request, Refusal):
             return replace(known, standing=PodStanding.REFUSED, problem=request.reason)
         async with self._one_at_a_time():
-            views = await self._in_turns(self._views(ref.uid))
+            asker = asker_of(pod)
+            views = await self._in_turns(self._views(asker))
+            kept = self._kept_note(asker)
             judgement = await self._in_turns(judged(request, views, self._judge))
         fits = judgement.fitting_count > 0 and hold is None
         return replace(
@@ -111,7 +115,7 @@ class Inquiries:
             problem="" if hold is None else REASON,
             request=described(request),
             judgement=judgement,
-            note=f"{known.note} {NOTE}".lstrip(),
+            note=" ".join(filter(None, (known.note, kept, NOTE))),
         )
 
     async def what_if(self, pod: JsonObject, replicas: int) -> Forecast:
@@ -125,9 +129,12 @@ class Inquiries:
         if isinstance(request, Refusal):
             return Forecast(replicas, problem=request.reason)
         async with self._one_at_a_time():
-            views = await self._in_turns(self._views(""))
+            # Its replicas are no pods yet: none has holds of its own, and none is nominated.
+            asker = replace(asker_of(pod), uid="", nominated_node="")
+            views = await self._in_turns(self._views(asker))
+            kept = self._kept_note(asker)
             found = await self._in_turns(forecast(request, views, replicas, self._judge))
-        return replace(found, note=NOTE)
+        return replace(found, note=" ".join(filter(None, (kept, NOTE))))
 
     def _refuse_unready(self) -> None:
         reason = self._unready_reason()
@@ -138,11 +145,15 @@ class Inquiries:
         left = timedelta(seconds=hold.until_s - self._clock.monotonic())
         return QuarantineNotice(self._clock.now() + left, hold.failures, hold.whole_controller)
 
-    def _views(self, without_pod: str) -> Steps[list[NodeView]]:
+    def _kept_note(self, asker: Asker) -> str:
+        count = len(self._records.views.promised_nodes(asker))
+        return KEPT_NOTE.format(count) if count else ""
+
+    def _views(self, asker: Asker) -> Steps[list[NodeView]]:
         """Node by node: one that changes meanwhile is seen as it was, or as it is."""
         found: list[NodeView] = []
         for name in sorted(names_of(self._records.nodes)):
-            view = self._records.views.view(name, without_pod)
+            view = self._records.views.view(name, asker)
             if view is not None:
                 found.append(view)
             yield

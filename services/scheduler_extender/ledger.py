@@ -110,6 +110,9 @@ class Ledger:
     def observe_pod(self, pod: ObservedPod, now_s: float) -> None:
         uid = pod.ref.uid
         before = self._pods.get(uid)
+        if before == pod and not self.has_attempt(uid):
+            # Most of what happens to a pod is not about its devices.
+            return
         if before is not None and before.node_name != pod.node_name:
             self._unlink(before)
         self._pods[uid] = pod
@@ -168,6 +171,9 @@ class Ledger:
     def attempted_nodes(self, pod_uid: str) -> tuple[str, ...]:
         """Names of the nodes on which this pod has attempts."""
         return tuple(attempt.node_name for (uid, _), attempt in self._attempts.items() if uid == pod_uid)
+
+    def has_attempt(self, pod_uid: str) -> bool:
+        return any(uid == pod_uid for uid, _ in self._attempts)
 
     def pod(self, uid: str) -> ObservedPod | None:
         return self._pods.get(uid)

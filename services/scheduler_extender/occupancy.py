@@ -5,13 +5,16 @@ chooses: what it is known to have chosen is exact, and a pod whose choice is not
 number of devices, first on those predicted for it, else on any that are left.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Holder, PodRef
+from gpuloom.model.request import PodRequest
+from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,15 @@ def taken_by(claims: Iterable[Claim], gpus: Mapping[str, Gpu]) -> dict[str, Take
     return taken
 
 
+def with_taken(view: NodeView, request: PodRequest, devices: Sequence[AllocatedDevice]) -> NodeView:
+    """The node after a pod got these devices: what the ledger would show of it."""
+    given: defaultdict[str, list[AllocatedDevice]] = defaultdict(list)
+    for item in devices:
+        given[item.device.gpu_uuid].append(item)
+    gpus = tuple(_card_after(card, given.get(card.gpu.uuid, ())) for card in view.gpus)
+    return replace(view, gpus=gpus, host=None if view.host is None else _host_after(view.host, request))
+
+
 def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]) -> list[AllocatedDevice]:
     """The predicted devices, each replaced by a free one of its kind if somebody is known to have it.
 
@@ -190,3 +202,22 @@ def _memory_of(uuid: str, gpus: Mapping[str, Gpu]) -> int:
 def _whole(device: DeviceRef) -> AllocatedDevice:
     """A holder that is only seen, not given, counts as the whole device; 0 MiB stands for all of it."""
     return AllocatedDevice(device, MILLI_PER_GPU, 0)
+
+
+def _card_after(card: GpuView, devices: Sequence[AllocatedDevice]) -> GpuView:
+    slices = {item.device.mig for item in devices if item.device.mig is not None}
+    cards = [item for item in devices if item.device.mig is None]
+    return replace(
+        card,
+        free_milli=max(0, card.free_milli - sum(item.milli for item in cards)),
+        free_memory_mib=max(0, card.free_memory_mib - sum(item.memory_mib for item in cards)),
+        free_mig=tuple(instance for instance in card.free_mig if instance.placement not in slices),
+    )
+
+
+def _host_after(host: HostCapacity, request: PodRequest) -> HostCapacity:
+    return replace(
+        host,
+        cpu_free_milli=max(0, host.cpu_free_milli - request.cpu_milli),
+        memory_free_bytes=max(0, host.memory_free_bytes - request.memory_bytes),
+    )

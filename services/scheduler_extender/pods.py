@@ -1,4 +1,4 @@
-"""Pods as the ledger and the host accounts see them, from Kubernetes' JSON.
+"""Pods as the ledger, the host accounts and the nominations see them, from Kubernetes' JSON.
 
 What can't be read is not left out: a bound pod whose request or allocation is unreadable is carried along
 with its problem, because it may hold devices all the same.
@@ -15,6 +15,7 @@ from gpuloom.model.allocation import Allocation
 from gpuloom.model.request import PodRequest
 from gpuloom.names import ANNOTATION_ALLOCATION
 from services.scheduler_extender.ledger import ObservedPod
+from services.scheduler_extender.nominations import NOT_CREATED, Asker, Nomination
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ def host_share(pod: JsonObject) -> HostShare | None:
     if node_name is None or is_terminal(pod):
         return None
     try:
+        request = pod_request(pod)
+        if request is not None:
+            # Read already, most likely.
+            return HostShare(node_name, request.cpu_milli, request.memory_bytes)
         cpu_milli, memory_bytes = cpu_and_memory(pod, containers(pod))
     except InvalidRequestError:
         # Only the balance score reads this, so an unreadable pod may count as nothing.
@@ -53,10 +58,37 @@ def host_share(pod: JsonObject) -> HostShare | None:
     return HostShare(node_name, cpu_milli, memory_bytes)
 
 
+def asker_of(pod: JsonObject) -> Asker:
+    """Who asks, and how important it is. What can't be read is as if it were not there."""
+    metadata, spec, status = metadata_of(pod), pod.get("spec"), pod.get("status")
+    priority = spec.get("priority") if isinstance(spec, dict) else None
+    nominated_node = status.get("nominatedNodeName") if isinstance(status, dict) else None
+    return Asker(
+        _text(metadata.get("uid")),
+        priority if isinstance(priority, int) else 0,
+        _text(metadata.get("creationTimestamp")) or NOT_CREATED,
+        _text(nominated_node),
+    )
+
+
+def nomination_of(pod: JsonObject, observed: ObservedPod) -> Nomination | None:
+    """None for a pod that is promised no node, or that will not be bound: ended, going, never admitted."""
+    if observed.node_name or observed.terminal or observed.request is None:
+        return None
+    if observed.problem or observed.allocation is not None or metadata_of(pod).get("deletionTimestamp"):
+        return None
+    asker = asker_of(pod)
+    return Nomination(asker, observed.request) if asker.nominated_node else None
+
+
 def allocation_text(pod: JsonObject) -> str | None:
     annotations = metadata_of(pod).get("annotations")
     value = annotations.get(ANNOTATION_ALLOCATION) if isinstance(annotations, dict) else None
     return value if isinstance(value, str) else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _request(pod: JsonObject) -> tuple[PodRequest | None, str]:

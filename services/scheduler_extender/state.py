@@ -1,4 +1,4 @@
-"""What the extender knows, fed by informers and the mirror: ledger, host accounts and views in step."""
+"""What the extender knows, fed by informers and the mirror: ledger, nominations, hosts and views in step."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,8 @@ from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.ledger import Ledger, ObservedPod
-from services.scheduler_extender.pods import host_share, observed_pod
+from services.scheduler_extender.nominations import Nomination, Nominations
+from services.scheduler_extender.pods import host_share, nomination_of, observed_pod
 from services.scheduler_extender.views import Hosts, HostTotals, Views
 
 
@@ -21,10 +22,12 @@ class ClusterState:
     def __init__(self, ledger: Ledger, facts_are_stale: Callable[[], bool], clock: Clock) -> None:
         self.ledger = ledger
         self.hosts = Hosts()
-        self.views = Views(ledger, self.hosts, facts_are_stale)
+        self.nominations = Nominations()
+        self.views = Views(ledger, self.hosts, facts_are_stale, self.nominations)
         self._clock = clock
         self._pending: dict[str, PodRef] = {}
         self._node_names: set[str] = set()
+        self._vacated: set[str] = set()
         self._greet: Callable[[PodRequest], None] = _nobody
 
     def on_arrival(self, greet: Callable[[PodRequest], None]) -> None:
@@ -52,6 +55,7 @@ class ClusterState:
         if change.new is None:
             uid = uid_of(change.old or {})
             self._pending.pop(uid, None)
+            self._note_nomination(uid, None)
             self.ledger.observe_gone(uid, now_s)
             self._account(uid, None)
             self.views.poke()
@@ -60,6 +64,7 @@ class ClusterState:
         if observed is not None:
             self.ledger.observe_pod(observed, now_s)
             self._note_pending(observed)
+            self._note_nomination(observed.ref.uid, nomination_of(change.new, observed), observed.node_name)
             if change.old is None:
                 self._note_arrival(observed)
         self._account(uid_of(change.new), change.new)
@@ -75,7 +80,8 @@ class ClusterState:
     def take_reopened(self) -> set[str]:
         """Names of nodes that may have got room since the last call."""
         self.ledger.tick(self._clock.monotonic())
-        reopened = self.ledger.take_reopened()
+        vacated, self._vacated = self._vacated & self._node_names, set()
+        reopened = self.ledger.take_reopened() | vacated
         return reopened | self._node_names if self.views.take_freshened() else reopened
 
     def entry_counts(self) -> dict[EntryState, int]:
@@ -93,6 +99,15 @@ class ClusterState:
             self._pending.pop(observed.ref.uid, None)
         else:
             self._pending[observed.ref.uid] = observed.ref
+
+    def _note_nomination(self, uid: str, nomination: Nomination | None, bound_to: str = "") -> None:
+        """Promised room that its pod does not use is room again.
+
+        kube-scheduler wakes those that wait when it sees that, but they may ask here before we see it.
+        """
+        left = self.nominations.note(uid, nomination)
+        if left and left != bound_to:
+            self._vacated.add(left)
 
     def _note_arrival(self, pod: ObservedPod) -> None:
         if pod.request is not None and not pod.node_name and not pod.terminal:

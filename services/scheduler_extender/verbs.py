@@ -10,6 +10,7 @@ from gpuloom.placement.fit import Refusal
 from services.scheduler_extender import wire
 from services.scheduler_extender.admission import admit
 from services.scheduler_extender.binding import Bench, Bindings
+from services.scheduler_extender.pods import asker_of
 from services.scheduler_extender.quarantine import Quarantine, workload_of
 from services.scheduler_extender.verdicts import (
     Preferences,
@@ -24,6 +25,8 @@ from services.scheduler_extender.verdicts import (
 _log = logging.getLogger(__name__)
 
 VERBS = ("filter", "prioritize", "bind", "preempt")
+AWAITED_VERB = "bind"
+"""Its answer waits for the API server; that of every other verb is there at once."""
 
 
 class Verbs:
@@ -43,16 +46,23 @@ class Verbs:
 
     async def answer(self, verb: str, body: bytes) -> bytes:
         """Raise InvalidRequestError for a body that is no call of this verb."""
+        if verb == AWAITED_VERB:
+            return await self.bind(body)
+        return self.answer_at_once(verb, body)
+
+    def answer_at_once(self, verb: str, body: bytes) -> bytes:
+        """Every verb but bind: what they ask is known here, so nobody has to wait for it."""
         match verb:
             case "filter":
                 return self._filter(body)
             case "prioritize":
                 return self._prioritize(body)
-            case "bind":
-                return wire.encode_bind(await self._bindings.bind(wire.parse_bind_call(body)))
             case _:
                 wire.parse_preempt_call(body)
                 return wire.encode_no_victims()
+
+    async def bind(self, body: bytes) -> bytes:
+        return wire.encode_bind(await self._bindings.bind(wire.parse_bind_call(body)))
 
     def _filter(self, body: bytes) -> bytes:
         call = wire.parse_nodes_call(body)
@@ -70,7 +80,7 @@ class Verbs:
             return wire.FilterAnswer(call.node_names, {}, {})
         if isinstance(request, Refusal):
             return _refused_everywhere(call.node_names, request)
-        view_of, soft = self._bench.views.viewer(ref.uid), has_soft_wishes(call.pod)
+        view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
         return filter_nodes(request, call.node_names, view_of, self._preferences, soft)
 
     def _prioritize(self, body: bytes) -> bytes:
@@ -81,7 +91,7 @@ class Verbs:
             request = None
         if request is None:
             return wire.encode_scores(neutral_scores(call.node_names))
-        view_of, soft = self._bench.views.viewer(pod_ref(call.pod).uid), has_soft_wishes(call.pod)
+        view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
         return wire.encode_scores(score_nodes(request, call.node_names, view_of, self._preferences, soft))
 
     def _record_refusal(self, ref: PodRef, reason: str) -> None:

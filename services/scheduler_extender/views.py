@@ -2,6 +2,9 @@
 
 A view is kept until its node changes, so that a filter over a quiet cluster costs next to nothing. Whatever
 is not known closes the node, with the reason.
+
+Views are the same for all pods, but for two kinds of nodes: where a pod has a bind under way it gets its own
+devices back, and where others are nominated to that come before it, it sees what they leave.
 """
 
 import sys
@@ -16,7 +19,9 @@ from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet
+from gpuloom.placement.potential import Prices, neutral_prices
 from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.nominations import NOBODY, Asker, Nomination, Nominations, Remainders
 from services.scheduler_extender.occupancy import Claim, Taken, closed_reason, taken_by
 from services.scheduler_extender.pods import HostShare
 
@@ -86,10 +91,18 @@ class Views:
     when somebody asks. With a fleet to keep, each goes there too.
     """
 
-    def __init__(self, ledger: Ledger, hosts: Hosts, facts_are_stale: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        hosts: Hosts,
+        facts_are_stale: Callable[[], bool],
+        nominations: Nominations | None = None,
+    ) -> None:
         self._ledger = ledger
         self._hosts = hosts
         self._facts_are_stale = facts_are_stale
+        self._nominations = Nominations() if nominations is None else nominations
+        self._remainders = Remainders()
         self._kept: dict[str, NodeView] = {}
         self._changed: set[str] = set()
         self._fleet: Fleet | None = None
@@ -140,35 +153,58 @@ class Views:
             self._make(self._changed.pop())
         return bool(self._changed)
 
-    def view(self, node_name: str, without_pod: str = "") -> NodeView | None:
-        """The node now; None if Kubernetes shows no such node. `without_pod` gets its own holds back."""
+    def view(self, node_name: str, asker: Asker | str = NOBODY) -> NodeView | None:
+        """The node now, as this pod sees it; None if Kubernetes shows no such node."""
         self._note_changed()
         # Whoever asks about one node is about to change it.
         self._wake()
-        return self.view_now(node_name, without_pod)
+        return self.view_now(node_name, self._known_asker(asker))
 
-    def viewer(self, without_pod: str = "") -> "Viewer":
-        """Many nodes at this moment: use what it gives without an await in between."""
+    def viewer(self, asker: Asker | str = NOBODY) -> "Viewer":
+        """Many nodes at this moment: use what it gives without an await in between.
+
+        Of an asker that is only a UID no more is known than what its own nomination tells.
+        """
         self.refresh(most=sys.maxsize)
-        return Viewer(self, without_pod, None if self._stale else self._fleet)
+        return Viewer(self, self._known_asker(asker), None if self._stale else self._fleet)
 
-    def view_now(self, node_name: str, without_pod: str) -> NodeView | None:
+    def view_now(self, node_name: str, asker: Asker) -> NodeView | None:
         """As of the last time that changes were noted."""
         uid = self._ledger.node_uid(node_name)
         if uid is None:
             return None
-        if self._stale or (without_pod and self._ledger.attempt(without_pod, uid) is not None):
-            return self._build(node_name, uid, without_pod)
-        if node_name in self._changed or node_name not in self._kept:
-            self._changed.discard(node_name)
-            self._make(node_name)
-        return self._kept[node_name]
+        if self._stale or (asker.uid and self._ledger.attempt(asker.uid, uid) is not None):
+            view = self._build(node_name, uid, asker.uid)
+        else:
+            if node_name in self._changed or node_name not in self._kept:
+                self._changed.discard(node_name)
+                self._make(node_name)
+            view = self._kept[node_name]
+        ahead = self._ahead_of(asker, node_name) if self._nominations else ()
+        return self._remainders.beside(view, ahead, self._prices()) if ahead else view
 
-    def own_views(self, pod_uid: str) -> list[NodeView]:
-        """Nodes on which this pod has attempts of its own, as they are without those."""
-        names = self._ledger.attempted_nodes(pod_uid) if pod_uid else ()
-        views = (self.view_now(name, pod_uid) for name in names)
+    def own_views(self, asker: Asker) -> list[NodeView]:
+        """Nodes that this pod sees otherwise than everybody: by its own attempts, or by nominated pods."""
+        names = self._ledger.attempted_nodes(asker.uid) if asker.uid else ()
+        if self._nominations:
+            names = tuple(dict.fromkeys((*names, *self.promised_nodes(asker))))
+        views = (self.view_now(name, asker) for name in names)
         return [view for view in views if view is not None]
+
+    def promised_nodes(self, asker: Asker) -> list[str]:
+        """Names of nodes where this pod must leave room for nominated ones."""
+        return [name for name in sorted(self._nominations.nodes()) if self._ahead_of(asker, name)]
+
+    def _known_asker(self, asker: Asker | str) -> Asker:
+        return asker if isinstance(asker, Asker) else self._nominations.asker(asker)
+
+    def _ahead_of(self, asker: Asker, node_name: str) -> tuple[Nomination, ...]:
+        """Without those that hold devices by a bind under way, here or elsewhere."""
+        ahead = self._nominations.ahead_of(asker, node_name)
+        return tuple(entry for entry in ahead if not self._ledger.has_attempt(entry.asker.uid))
+
+    def _prices(self) -> Prices:
+        return neutral_prices() if self._fleet is None else self._fleet.prices
 
     def _note_changed(self) -> None:
         stale = self._facts_are_stale()
@@ -178,6 +214,7 @@ class Views:
         self._changed |= self._ledger.take_touched()
 
     def _make(self, node_name: str) -> None:
+        self._remainders.forget(node_name)
         uid = self._ledger.node_uid(node_name)
         if uid is None:
             # A pod that was unbound has touched the node of no name, which nobody has kept.
@@ -243,22 +280,22 @@ class Census:
 
 
 class Viewer:
-    """The nodes at one moment, for one pod: its own holds are free for it.
+    """The nodes at one moment, for one pod: its own holds are free for it, and promised room is not.
 
     `fleet` has them all, if there is one and the facts may be used; `own_views` are where this pod sees
     another node than everybody does.
     """
 
-    def __init__(self, views: Views, without_pod: str, fleet: Fleet | None) -> None:
+    def __init__(self, views: Views, asker: Asker, fleet: Fleet | None) -> None:
         self.fleet = fleet
         self._views = views
-        self._without_pod = without_pod
+        self._asker = asker
 
     def __call__(self, node_name: str) -> NodeView | None:
-        return self._views.view_now(node_name, self._without_pod)
+        return self._views.view_now(node_name, self._asker)
 
     def own_views(self) -> list[NodeView]:
-        return self._views.own_views(self._without_pod)
+        return self._views.own_views(self._asker)
 
 
 def _nobody() -> None:

@@ -78,19 +78,23 @@ def parse_preempt_call(body: bytes) -> JsonObject:
 
 
 def encode_filter(call: NodesCall, answer: FilterAnswer) -> bytes:
+    """Raise InvalidRequestError if a Node of the call, which is sent back as it came, can't be written."""
     kept = set(answer.node_names)
     nodes = None
     if call.nodes is not None:
         nodes = {"metadata": {}, "items": [node for node in call.nodes if _node_name(node) in kept]}
-    return orjson.dumps(
-        {
-            "Nodes": nodes,
-            "NodeNames": None if call.nodes is not None else answer.node_names,
-            "FailedNodes": answer.failed,
-            "FailedAndUnresolvableNodes": answer.hopeless,
-            "Error": "",
-        }
-    )
+    fields = {
+        "Nodes": nodes,
+        "NodeNames": None if call.nodes is not None else answer.node_names,
+        "FailedNodes": answer.failed,
+        "FailedAndUnresolvableNodes": answer.hopeless,
+        "Error": "",
+    }
+    try:
+        return orjson.dumps(fields)
+    except orjson.JSONEncodeError:
+        # More levels can be read than written.
+        raise InvalidRequestError("a Node is nested too deeply") from None
 
 
 def encode_filter_error(text: str) -> bytes:

@@ -2,66 +2,25 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.server import ListenError
-from gpuloom.rpc.tls import CertificateSource, TlsFiles, client_ssl_context, server_ssl_context
-from gpuloom.runtime.clock import SystemClock
-from services.scheduler_extender import http
-from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
-from services.scheduler_extender.metrics import ExtenderMetrics
-from services.scheduler_extender.outcomes import Outcomes
-from services.scheduler_extender.verbs import VERBS, Verbs
-from services.scheduler_extender.verdicts import Preferences
+from gpuloom.rpc.tls import CertificateSource, TlsFiles, client_ssl_context
+from services.scheduler_extender import framing
+from services.scheduler_extender.verbs import VERBS
 from tests.mesh.rpc.builders import issue
-from tests.mesh.scheduler_extender.desk import Desk, a_desk
+from tests.mesh.scheduler_extender.desk import a_desk
 from tests.mesh.scheduler_extender.kubernetes import JsonObject
 from tests.mesh.scheduler_extender.line import a_line, showing_nothing, shown_by
+from tests.mesh.scheduler_extender.port import Port, PortOptions, a_port
 from tests.unit.scheduler_extender.builders import a_pod
 
 ASKED: JsonObject = {"Pod": a_pod(), "NodeNames": ["n1", "n2"]}
 
 REFUSED_BY_TLS = (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)
-
-
-class Port:
-    """The extender's port on loopback. `unready` is what it still lacks."""
-
-    def __init__(self, folder: Path, desk: Desk, port: int = 0, client_certificate: bool = True) -> None:
-        self.unready = ""
-        self.registry = CollectorRegistry()
-        source = CertificateSource(tls_files(folder, "scheduler_extender"), lambda outcome: None)
-        tls = server_ssl_context(source, client_certificate)
-        options = HttpsOptions("127.0.0.1", port, tls, check_identity=client_certificate)
-        verbs = Verbs(desk.bench, desk.bindings, Preferences(8, Outcomes(ScoreWeights())))
-        metrics = ExtenderMetrics(self.registry)
-        self.http = ExtenderHttp(verbs, lambda: self.unready, options, SystemClock(), metrics)
-
-    @property
-    def number(self) -> int:
-        return self.http.port
-
-    def counted(self, verb: str, outcome: str) -> float | None:
-        labels = {"verb": verb, "outcome": outcome}
-        return self.registry.get_sample_value("gpuloom_scheduler_extender_calls_total", labels)
-
-
-@asynccontextmanager
-async def a_port(folder: Path, client_certificate: bool = True) -> AsyncIterator[Port]:
-    """With one node, n1, that has one free GPU."""
-    issue(folder, "scheduler_extender", "kube_scheduler", "discovery")
-    async with a_desk() as desk:
-        await desk.add_node("n1")
-        port = Port(folder, desk, client_certificate=client_certificate)
-        async with port.http:
-            yield port
 
 
 async def test_kube_scheduler_is_served(tmp_path: Path) -> None:
@@ -133,7 +92,7 @@ async def test_another_identity_does_not_learn_whether_the_extender_is_ready(tmp
 
 async def test_without_client_certificates_any_caller_is_served(tmp_path: Path) -> None:
     async with (
-        a_port(tmp_path, client_certificate=False) as port,
+        a_port(tmp_path, PortOptions(client_certificate=False)) as port,
         a_line(port.number, showing_nothing(tmp_path)) as line,
     ):
         answer = await line.post("/filter", ASKED)
@@ -153,6 +112,16 @@ async def test_an_extender_that_is_not_ready_says_why_and_closes(tmp_path: Path,
         assert answer.body == b"GPULoom is not ready: pods and nodes are not listed yet\n"
         assert closed
         assert port.counted(verb, "unready") == 1
+
+
+async def test_every_call_is_counted_with_its_duration(tmp_path: Path) -> None:
+    async with a_port(tmp_path) as port:
+        for caller in ("kube_scheduler", "discovery"):
+            for verb in VERBS:
+                async with a_line(port.number, shown_by(tmp_path, caller)) as line:
+                    await line.post(f"/{verb}", ASKED)
+
+        assert [port.timed(verb) for verb in VERBS] == [2, 2, 2, 2]
 
 
 async def test_a_connection_is_kept_over_many_calls(tmp_path: Path) -> None:
@@ -197,10 +166,11 @@ async def test_a_verb_is_only_posted(tmp_path: Path) -> None:
         answer = await line.ask("GET", "/filter")
 
     assert answer.status == 405
+    assert answer.headers["allow"] == "POST"
 
 
 async def test_a_body_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_BODY_BYTES", 10_000)
+    monkeypatch.setattr(framing, "MAX_BODY_BYTES", 10_000)
 
     async with a_port(tmp_path) as port, a_line(port.number, shown_by(tmp_path, "kube_scheduler")) as line:
         served = await line.post("/filter", {**ASKED, "Padding": "x" * 9_000})
@@ -212,7 +182,7 @@ async def test_a_body_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch: p
 
 async def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
     async with a_port(tmp_path) as port, a_desk() as desk:
-        second = Port(tmp_path, desk, port.number)
+        second = Port(tmp_path, desk, PortOptions(port.number))
 
         with pytest.raises(ListenError, match=rf"^can't listen on 127\.0\.0\.1 port {port.number}: "):
             await second.http.__aenter__()

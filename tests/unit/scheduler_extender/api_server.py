@@ -38,6 +38,12 @@ class ApiServer:
         changed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         self._commit(name, self.pods[name], changed)
 
+    def nominate(self, name: str, node: str) -> None:
+        """Promise the pod this node; with no name, take the promise back."""
+        changed = deepcopy(self.pods[name])
+        changed["status"]["nominatedNodeName"] = node
+        self._commit(name, self.pods[name], changed)
+
     def end(self, name: str, phase: str) -> None:
         changed = deepcopy(self.pods[name])
         changed["status"]["phase"] = phase

@@ -86,7 +86,7 @@ class Game:
     def a_pod_is_placed(self, draw: Draw) -> None:
         """The way it mostly goes, so that the cluster fills up."""
         free = [name for name in NAMES if name not in self.world.api.pods]
-        unbound = [name for name, pod in self.world.api.pods.items() if "nodeName" not in pod["spec"]]
+        unbound = self.unbound()
         if not free and not unbound:
             return
         name = _pick(free or unbound, draw)
@@ -176,6 +176,14 @@ class Game:
     @move("races", "binds", "takeovers", when=lambda game: bool(game.world.api.pods))
     def somebody_writes_a_pod(self, draw: Draw) -> None:
         self.world.api.touch(_pick(sorted(self.world.api.pods), draw))
+        if draw(2):
+            self.world.replica.hear_pods(EVERYTHING)
+
+    @move("binds", "ends", "takeovers", "failovers", "nodes", when=lambda game: bool(game.unbound()))
+    def a_pod_is_nominated_or_no_longer(self, draw: Draw) -> None:
+        """Before, while or after a bind of it or of others is under way."""
+        node = _pick(["", *self.world.machines, *self.world.machines], draw)
+        self.world.api.nominate(_pick(self.unbound(), draw), node)
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
@@ -302,6 +310,9 @@ class Game:
 
     def machines(self) -> list[Machine]:
         return list(self.world.machines.values())
+
+    def unbound(self) -> list[str]:
+        return [name for name, pod in self.world.api.pods.items() if "nodeName" not in pod["spec"]]
 
     def owed(self, started: bool) -> list[tuple[Machine, Owed]]:
         return [

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from gpuloom.errors import InvalidRequestError, NotFoundError, NotReadyError
 from gpuloom.model.explanation import PodStanding
 from gpuloom.model.ledger import Decision, Verdict
+from gpuloom.placement.reasons import KEPT
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.types_pb2 import PodRef
-from services.scheduler_extender.inquiries import GATED, MAX_WAITING, NOTE, Inquiries
+from services.scheduler_extender.inquiries import GATED, KEPT_NOTE, MAX_WAITING, NOTE, Inquiries
 from services.scheduler_extender.ledger import Attempt
 from services.scheduler_extender.quarantine import FREE_FAILURES, REASON, workload_of
 from services.scheduler_extender.server import MAX_POD_BYTES, SchedulerExtenderServer
@@ -30,6 +31,7 @@ from tests.unit.scheduler_extender.builders import (
     some_facts,
 )
 from tests.unit.scheduler_extender.inquiry_desk import InquiryDesk
+from tests.unit.scheduler_extender.nominated_pods import a_ranked_pod
 
 POD = a_ref("pod")
 
@@ -262,3 +264,29 @@ def test_whatever_a_pod_holds_is_answered_or_refused(part: str, key: str, value:
                 continue
 
     asyncio.run(ask(a_desk().inquiries))
+
+
+async def test_promised_room_counts_as_taken_for_pods_of_at_most_that_priority() -> None:
+    urgent = a_ranked_pod("urgent", 5, nominated="n1")
+    desk = a_desk(urgent, a_ranked_pod("low"), a_ranked_pod("high", 6))
+
+    found = [await desk.inquiries.explain_named("default", name) for name in ("low", "high", "urgent")]
+    planned = await desk.inquiries.what_if(a_ranked_pod("low"), 2)
+
+    assert [one.judgement.fitting_count for one in found if one.judgement] == [1, 2, 2]
+    assert [one.note for one in found] == [f"{KEPT_NOTE.format(1)} {NOTE}", NOTE, NOTE]
+    assert [offer.node_name for offer in planned.placed] == ["n2"]
+    assert planned.note == f"{KEPT_NOTE.format(1)} {NOTE}"
+
+
+async def test_a_node_that_is_kept_for_a_pod_that_waits_for_room_says_so() -> None:
+    holder, given_there = a_ref("holder"), an_allocation(a_ref("holder"), given("GPU-n1"), node_uid="uid-n1")
+    urgent = a_ranked_pod("urgent", 5, nominated="n1")
+    desk = InquiryDesk(
+        some_facts("n1", a_gpu("GPU-n1")), pods=[a_pod(holder, node="n1", allocation=given_there), urgent]
+    )
+
+    found = await desk.inquiries.explain(a_ranked_pod("low"))
+
+    assert found.judgement is not None
+    assert [(reason.reason, reason.resolvable) for reason in found.judgement.reasons] == [(KEPT, True)]

@@ -15,6 +15,7 @@ from tests.unit.scheduler_extender.builders import (
     given,
     some_facts,
 )
+from tests.unit.scheduler_extender.nominated_pods import a_ranked_pod
 
 POD = a_ref("pod")
 
@@ -146,3 +147,46 @@ def test_entries_are_counted_by_state_and_closed_nodes_too() -> None:
     assert counts[EntryState.IN_FLIGHT] == 1
     assert sum(counts.values()) == 1
     assert state.closed_nodes() == 1
+
+
+def test_a_nomination_lasts_until_its_pod_is_bound_or_goes() -> None:
+    waits = a_ranked_pod("pod", nominated="node")
+    bound, ended, leaving = (a_ranked_pod("pod", nominated="node") for _ in range(3))
+    bound["spec"]["nodeName"] = "node"
+    ended["status"]["phase"] = "Failed"
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    nominated = []
+
+    for after in (waits, bound, ended, leaving, a_ranked_pod("pod"), None):
+        state = a_state()
+        appear(state, waits)
+        state.observe_pod(Change(waits, after))
+        nominated.append(bool(state.nominations))
+
+    assert nominated == [True, False, False, False, False, False]
+
+
+def test_a_node_reopens_when_a_promise_is_not_used_there() -> None:
+    waits = a_ranked_pod("pod", nominated="node")
+    used, elsewhere = a_ranked_pod("pod", nominated="node"), a_ranked_pod("pod", nominated="node")
+    used["spec"]["nodeName"], elsewhere["spec"]["nodeName"] = "node", "other"
+    reopened = []
+
+    for after in (used, waits, elsewhere, a_ranked_pod("pod", nominated="other"), a_ranked_pod("pod"), None):
+        state = a_state()
+        appear(state, waits)
+        state.take_reopened()
+        state.observe_pod(Change(waits, after))
+        reopened.append(state.take_reopened())
+
+    assert reopened == [set(), set(), {"node"}, {"node"}, {"node"}, {"node"}]
+
+
+def test_a_promise_of_a_node_that_is_gone_reopens_nothing() -> None:
+    state, waits = a_state(), a_ranked_pod("pod", nominated="nowhere")
+    appear(state, waits)
+    state.take_reopened()
+
+    state.observe_pod(Change(waits, None))
+
+    assert state.take_reopened() == set()

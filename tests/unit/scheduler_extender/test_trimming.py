@@ -10,10 +10,11 @@ from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import key_of, resource_version_of, uid_of
 from gpuloom.names import LABEL_LEADER
-from services.scheduler_extender.pods import host_share, observed_pod
+from services.scheduler_extender.pods import asker_of, host_share, observed_pod
 from services.scheduler_extender.trimming import trim_node, trim_pod
 from tests.unit.scheduler_extender.builders import a_node, a_pod, a_ref, an_allocation
 from tests.unit.scheduler_extender.builders import given as given_card
+from tests.unit.scheduler_extender.nominated_pods import a_ranked_pod
 
 AMOUNTS = st.sampled_from(["1", "500m", "2Gi", "nonsense", 3, None])
 RESOURCES = st.dictionaries(
@@ -98,3 +99,15 @@ def test_what_is_no_pod_is_left_to_its_judges() -> None:
     ]
 
     assert [trim_pod(pod) for pod in strange] == strange
+
+
+def test_of_a_pod_that_waits_its_nomination_is_kept_and_of_a_bound_one_nothing_of_it() -> None:
+    waiting, bound = a_ranked_pod("pod", 7, nominated="node"), a_ranked_pod("pod", 7, nominated="node")
+    bound["spec"]["nodeName"] = "node"
+
+    kept = trim_pod(bound)
+
+    assert asker_of(trim_pod(waiting)) == asker_of(waiting)
+    assert "creationTimestamp" not in kept["metadata"]
+    assert "priority" not in kept["spec"]
+    assert "nominatedNodeName" not in kept["status"]

@@ -7,7 +7,9 @@ from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Fit, fit
+from gpuloom.placement.reasons import KEPT
 from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.nominations import Asker, Nomination, Nominations
 from services.scheduler_extender.pods import HostShare
 from services.scheduler_extender.views import NO_FACTS, SLICE_GONE, STALE, Hosts, HostTotals, Views
 from tests.unit.scheduler_extender.builders import (
@@ -32,13 +34,21 @@ class Sight:
         self.stale = False
         self.ledger = Ledger(30.0)
         self.hosts = Hosts()
-        self.views = Views(self.ledger, self.hosts, lambda: self.stale)
+        self.nominations = Nominations()
+        self.views = Views(self.ledger, self.hosts, lambda: self.stale, self.nominations)
         self.ledger.observe_node("node", "uid-node")
 
-    def view(self, without_pod: str = "") -> NodeView:
-        view = self.views.view("node", without_pod)
+    def view(self, asker: Asker | str = "") -> NodeView:
+        view = self.views.view("node", asker)
         assert view is not None
         return view
+
+    def nominate(self, uid: str, cards: int = 1, priority: int = 0) -> None:
+        request = PodRequest(GpuRequest(RequestKind.WHOLE, Authority.GPULOOM, cards), "main")
+        self.nominations.note(uid, Nomination(Asker(uid, priority, nominated_node="node"), request))
+
+    def free_cards(self, asker: Asker | str = "") -> int:
+        return sum(gpu.untouched for gpu in self.view(asker).gpus)
 
 
 def an_open_sight() -> Sight:
@@ -128,6 +138,56 @@ def test_what_a_pod_holds_by_its_own_attempt_is_free_for_it_alone() -> None:
 
     assert [gpu.untouched for gpu in own.gpus] == [True, True]
     assert [gpu.untouched for gpu in others.gpus] == [False, True]
+
+
+def test_what_a_pod_is_nominated_for_is_taken_for_those_below_and_free_for_itself() -> None:
+    sight = an_open_sight()
+    everybody = sight.view()
+
+    sight.nominate("uid-urgent", priority=5)
+
+    askers = (Asker("uid-other"), Asker("uid-equal", 5), Asker("uid-above", 6), "uid-urgent", "uid-other")
+    assert [sight.free_cards(asker) for asker in askers] == [1, 1, 2, 2, 1]
+    assert sight.view() is everybody
+
+
+def test_a_nominated_pod_whose_bind_is_under_way_counts_once() -> None:
+    sight = an_open_sight()
+    sight.nominate(POD.uid)
+
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0"))))
+
+    assert sight.free_cards("uid-other") == 1
+
+
+def test_a_nominated_pod_that_waits_for_room_keeps_all_that_is_free() -> None:
+    sight = an_open_sight()
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0"))))
+
+    sight.nominate("uid-urgent", cards=2)
+
+    assert sight.view(Asker("uid-other")).closed_reason == KEPT
+    assert sight.view(Asker("uid-above", 1)).closed_reason == ""
+
+
+def test_a_pod_with_a_bind_under_way_sees_its_own_devices_beside_a_nominated_pod() -> None:
+    sight = an_open_sight()
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0"))))
+
+    sight.nominate("uid-urgent")
+
+    assert (sight.free_cards(POD.uid), sight.free_cards("uid-other")) == (1, 0)
+
+
+def test_a_viewer_has_its_own_views_only_where_nominated_pods_come_first() -> None:
+    sight = an_open_sight()
+    before = sight.views.viewer("uid-other").own_views()
+
+    sight.nominate("uid-urgent", priority=5)
+    own = [sight.views.viewer(asker).own_views() for asker in (Asker("uid-other"), Asker("uid-above", 6))]
+
+    assert before == []
+    assert [[view.name for view in views] for views in own] == [["node"], []]
 
 
 def test_taken_slices_are_not_free_and_a_card_given_whole_has_no_free_slice() -> None:

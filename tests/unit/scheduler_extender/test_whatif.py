@@ -15,8 +15,9 @@ from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.score import rank
 from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.occupancy import with_taken
 from services.scheduler_extender.state import ClusterState
-from services.scheduler_extender.whatif import forecast, with_taken
+from services.scheduler_extender.whatif import forecast
 from tests.unit.placement.builders import a_card, a_cut_card, a_share, a_slice, whole
 from tests.unit.placement.builders import a_node as a_view
 from tests.unit.placement.strategies import clusters, requests

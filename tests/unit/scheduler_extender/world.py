@@ -33,6 +33,9 @@ from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.machines import Machine, Owed
 from tests.unit.scheduler_extender.replica import DISCOVERY_TTL_S, Replica
 
+PRIORITIES = {"c": 1, "d": 1}
+"""Of pods by their name; the others have none."""
+
 
 class World:
     def __init__(self, nodes: Iterable[str]) -> None:
@@ -70,7 +73,9 @@ class World:
         ref = PodRef("default", name, f"uid-{name}-{self._serial}")
         self.known.append(ref)
         notes = {"gpuloom.dev/mig-profile": profile} if profile else {}
-        pod = self.api.create(a_pod(ref, resources, node=node, annotations=notes))
+        made = a_pod(ref, resources, node=node, annotations=notes)
+        made["spec"]["priority"] = PRIORITIES.get(name, 0)
+        pod = self.api.create(made)
         if node:
             self.machines[node].accept(pod, self.clock.elapsed_s)
 

@@ -1,0 +1,326 @@
+"""The same port under callers that are slow, hostile, many or gone, and while it is being closed."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+import uvloop
+
+from gpuloom.errors import UnavailableError
+from gpuloom.runtime.clock import FakeClock
+from services.scheduler_extender import http
+from services.scheduler_extender.http import HANDSHAKE_S, SWEEP_S
+from services.scheduler_extender.verbs import Verbs
+from tests.mesh.scheduler_extender.kubernetes import JsonObject
+from tests.mesh.scheduler_extender.line import a_line, shown_by
+from tests.mesh.scheduler_extender.port import Port, PortOptions, a_closed_port, a_port
+from tests.mesh.waiting import until
+from tests.unit.scheduler_extender.builders import a_pod
+
+ASKED: JsonObject = {"Pod": a_pod(), "NodeNames": ["n1", "n2"]}
+BIND: JsonObject = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n1"}
+
+MANY_CALLS = 150
+"""Whose large answers together are more than two systems keep for a client that does not read."""
+
+GIANT_BYTES = 20 * 1024 * 1024
+MANY_NAMES = [f"node-{number:06}" for number in range(GIANT_BYTES // 14)]
+GIANTS: dict[str, Callable[[], bytes]] = {
+    "names": lambda: orjson.dumps({"Pod": a_pod(), "NodeNames": MANY_NAMES}),
+    "nesting": lambda: b'{"Pod":' + b"[" * GIANT_BYTES,
+    "zeros": lambda: b"\0" * GIANT_BYTES,
+    "text": lambda: b'{"Pod": "' + b"x" * GIANT_BYTES + b'"}',
+}
+
+
+class HeldVerbs(Verbs):
+    """A bind ends when it is let go."""
+
+    begun = 0
+    _go: asyncio.Event | None = None
+
+    @property
+    def go(self) -> asyncio.Event:
+        self._go = self._go or asyncio.Event()
+        return self._go
+
+    async def bind(self, body: bytes) -> bytes:
+        self.begun += 1
+        await self.go.wait()
+        return b'{"Error":""}'
+
+
+class FailingVerbs(Verbs):
+    def answer_at_once(self, verb: str, body: bytes) -> bytes:
+        if verb == "filter":
+            raise ZeroDivisionError("secret")
+        raise UnavailableError("the other side is gone")
+
+    async def bind(self, body: bytes) -> bytes:
+        raise ZeroDivisionError("secret")
+
+
+def held(port: Port) -> HeldVerbs:
+    assert isinstance(port.verbs, HeldVerbs)
+    return port.verbs
+
+
+def a_call_with_a_large_answer() -> bytes:
+    names = [f"node-{number:06}" for number in range(4000)]
+    body = orjson.dumps({"Pod": a_pod(), "NodeNames": names})
+    return f"POST /filter HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_either_loop_serves_and_leaves_nothing_behind(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def play() -> tuple[list[int], bool]:
+        async with a_closed_port(tmp_path) as port:
+            tls = shown_by(tmp_path, "kube_scheduler")
+            async with port.http, a_line(port.number, tls) as line, a_line(port.number, tls):
+                large = {"Pod": a_pod(), "NodeNames": [f"node-{number}" for number in range(15_000)]}
+                asked = [("/filter", ASKED), ("/bind", BIND), ("/prioritize", large), ("/filter", large)]
+                statuses = [(await line.post(path, body)).status for path, body in asked]
+                refused = await line.ask("GET", "/filter")
+                ended = await line.is_closed()
+            assert not port.http._room.connections
+            return [*statuses, refused.status], ended
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        statuses, ended = runner.run(play())
+
+    assert statuses == [200, 200, 200, 200, 405]
+    assert ended
+
+
+@pytest.mark.parametrize("verb", ["filter", "bind"])
+@pytest.mark.parametrize("kind", GIANTS)
+async def test_a_giant_body_is_refused_and_the_next_call_served(tmp_path: Path, verb: str, kind: str) -> None:
+    giant = GIANTS[kind]()
+
+    async with a_port(tmp_path) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        async with a_line(port.number, tls) as line:
+            refused = await line.post(f"/{verb}", giant)
+        async with a_line(port.number, tls) as line:
+            served = await line.post("/filter", ASKED)
+
+        assert refused.status == 400
+        assert len(refused.body) < 1000
+        assert port.counted(verb, "invalid") == 1
+        assert served.status == 200
+
+
+async def test_a_call_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with a_port(tmp_path) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        _, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+        writer.write(b"POST /filter HTTP/1.1\r\nContent-Length: 20000000\r\n\r\n" + b" " * 10_000_000)
+        await writer.drain()
+        writer.transport.abort()
+        await until(lambda: not port.http._room.connections)
+
+        async with a_line(port.number, tls) as line:
+            served = await line.post("/filter", ASKED)
+
+        assert served.status == 200
+        assert port.counted("filter", "ok") == 1
+
+
+@pytest.mark.parametrize(
+    "noise", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 70_000, b"\r\n"]
+)
+async def test_who_speaks_no_tls_is_hung_up_on(tmp_path: Path, noise: bytes) -> None:
+    async with a_port(tmp_path) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        writer.write(noise)
+        writer.write_eof()
+        try:
+            await reader.read()
+        except ConnectionError:
+            pass
+        writer.close()
+
+        async with a_line(port.number, shown_by(tmp_path, "kube_scheduler")) as line:
+            served = await line.post("/filter", ASKED)
+
+        assert served.status == 200
+
+
+async def test_a_handshake_has_a_time_to_end(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    async with a_port(tmp_path, PortOptions(clock=clock)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        await until(lambda: port.http._handshakes)
+        await clock.advance(HANDSHAKE_S - SWEEP_S)
+        waiting = len(port.http._handshakes)
+        await clock.advance(2 * SWEEP_S)
+        said = await reader.read()
+        writer.close()
+
+        assert waiting == 1
+        assert said == b""
+        assert not port.http._handshakes
+
+
+async def test_a_slow_request_is_refused_when_its_time_is_up(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    async with a_port(tmp_path, PortOptions(clock=clock)) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+        writer.write(b"POST /filter HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+        await until(lambda: any(entry._requests.incoming for entry in port.http._room.connections))
+        await clock.advance(40.0)
+        said = await reader.read()
+        writer.close()
+
+        assert said.startswith(b"HTTP/1.1 408 ")
+        assert port.counted("filter", "invalid") == 1
+
+
+async def test_more_connections_than_there_is_room_for_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
+
+    async with a_port(tmp_path) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        async with a_line(port.number, tls), a_line(port.number, tls) as second:
+            for _ in range(3):
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+            served = await second.post("/filter", ASKED)
+        await until(lambda: not port.http._room.connections)
+        async with a_line(port.number, tls) as line:
+            served_again = await line.post("/filter", ASKED)
+
+    assert (served.status, served_again.status) == (200, 200)
+    assert sum("too many connections" in record.message for record in caplog.records) == 1
+
+
+async def test_a_bind_goes_on_when_its_caller_is_gone(tmp_path: Path) -> None:
+    async with a_port(tmp_path, PortOptions(verbs=HeldVerbs)) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        _, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+        writer.write(b"POST /bind HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+        await until(lambda: held(port).begun)
+        writer.transport.abort()
+        await until(lambda: not port.http._room.connections)
+
+        held(port).go.set()
+        await until(lambda: port.counted("bind", "ok"))
+
+        assert port.counted("bind", "ok") == 1
+
+
+async def test_who_does_not_read_is_not_answered_further(tmp_path: Path) -> None:
+    async with a_port(tmp_path) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+        writer.write(a_call_with_a_large_answer() * MANY_CALLS)
+        await until(lambda: any(entry._stalled for entry in port.http._room.connections))
+        answered = port.counted("filter", "ok") or 0
+        for _ in range(MANY_CALLS):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            await reader.readexactly(length)
+        writer.close()
+
+        assert answered < MANY_CALLS
+        assert port.counted("filter", "ok") == MANY_CALLS
+
+
+async def test_leaving_waits_for_a_bind_that_is_under_way(tmp_path: Path) -> None:
+    async with a_closed_port(tmp_path, PortOptions(verbs=HeldVerbs)) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        await port.http.__aenter__()
+        async with a_line(port.number, tls) as line, a_line(port.number, tls) as idle:
+            asked = asyncio.create_task(line.post("/bind", BIND))
+            await until(lambda: held(port).begun)
+            leaving = asyncio.create_task(port.http.__aexit__(None, None, None))
+            idle_closed = await idle.is_closed()
+            with pytest.raises(ConnectionError):
+                await asyncio.open_connection("127.0.0.1", port.number)
+            held(port).go.set()
+            answer = await asked
+            await leaving
+
+        assert idle_closed
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert not port.http._room.connections
+
+
+async def test_leaving_does_not_wait_for_ever(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    async with a_closed_port(tmp_path, PortOptions(verbs=HeldVerbs, clock=clock)) as port:
+        await port.http.__aenter__()
+        tls = shown_by(tmp_path, "kube_scheduler")
+        _, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+        _, in_handshake = await asyncio.open_connection("127.0.0.1", port.number)
+        writer.write(b"POST /bind HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+        await until(lambda: held(port).begun and port.http._handshakes)
+        leaving = asyncio.create_task(port.http.__aexit__(None, None, None))
+        await clock.advance(1.9)
+        left_early = leaving.done()
+        await clock.advance(0.1)
+        await leaving
+        left = (*port.http._handshakes, *port.http._room.connections)
+        writer.close()
+        in_handshake.close()
+
+        assert not left_early
+        assert not left
+        assert port.counted("bind", "crashed") == 1
+
+
+async def test_leaving_cuts_off_who_does_not_read(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    async with a_closed_port(tmp_path, PortOptions(clock=clock)) as port:
+        await port.http.__aenter__()
+        tls = shown_by(tmp_path, "kube_scheduler")
+        _, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+        writer.write(a_call_with_a_large_answer() * MANY_CALLS)
+        await until(lambda: any(entry._stalled for entry in port.http._room.connections))
+        leaving = asyncio.create_task(port.http.__aexit__(None, None, None))
+        await clock.advance(2.0)
+        await leaving
+        writer.close()
+
+        assert not port.http._room.connections
+
+
+@pytest.mark.parametrize("verb", ["filter", "bind"])
+async def test_what_nobody_foresaw_is_logged_and_told_without_details(
+    tmp_path: Path, verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_port(tmp_path, PortOptions(verbs=FailingVerbs)) as port:
+        tls = shown_by(tmp_path, "kube_scheduler")
+        with caplog.at_level(logging.ERROR):
+            async with a_line(port.number, tls) as line:
+                answer = await line.post(f"/{verb}", ASKED)
+                closed = await line.is_closed()
+
+        assert (answer.status, answer.body) == (500, b"internal error\n")
+        assert closed
+        assert port.counted(verb, "crashed") == 1
+        assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
+async def test_a_failure_of_another_kind_is_passing(tmp_path: Path) -> None:
+    async with (
+        a_port(tmp_path, PortOptions(verbs=FailingVerbs)) as port,
+        a_line(port.number, shown_by(tmp_path, "kube_scheduler")) as line,
+    ):
+        answer = await line.post("/prioritize", ASKED)
+
+        assert (answer.status, answer.body) == (503, b"the other side is gone\n")
+        assert port.counted("prioritize", "failed") == 1
