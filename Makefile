@@ -7,7 +7,7 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-placement lint format proto proto-check constraints clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-placement bench-extender bench-verbs lint format proto proto-check constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,6 +35,12 @@ bench-agent: $(VENV)/.dev-ready ## cost of a look and of a scrape at 8 GPUs x 7 
 
 bench-discovery: $(VENV)/.dev-ready ## discovery with 1,000 simulated agents: time to synced, change to reader, memory, CPU
 	@$(BIN)/python -m tests.bench.discovery_scale $(ARGS)
+
+bench-extender: $(VENV)/.dev-ready ## the extender with 5,000 nodes and 40,000 pods: filter and prioritize as waited for, memory
+	@$(BIN)/python -m tests.bench.extender_scale $(ARGS)
+
+bench-verbs: $(VENV)/.dev-ready ## filter and prioritize with 5,000 nodes in one process, without any network
+	@$(BIN)/python -m tests.bench.verbs $(ARGS)
 
 bench-placement: $(VENV)/.dev-ready ## how full the openb cluster gets with ours, FGD and BestFit; DATA=<folder of openb csv variants>
 	@$(BIN)/python -m tests.bench.placement $(DATA) $(ARGS)
