@@ -1,6 +1,7 @@
-"""Two real nodes, one of each mode, with all of GPULoom on them; and eyes inside their containers.
+"""Two real nodes, one of each mode, with all of GPULoom; and eyes inside their containers.
 
 On `OWN` our agent delivers by the runtime's plugin interface, on `PLUGGED` NVIDIA's own device plugin does.
+There are two replicas of the extender, one of which leads.
 The cards are the stand-in library's; those of `OWN` are device nodes, copies of /dev/null, named by number.
 """
 
@@ -42,6 +43,7 @@ from tests.cluster.nodes.pods import VARIABLE_DEVICES
 from tests.cluster.nodes.programs import require_device_plugin
 from tests.cluster.nodes.real_node import Daemon, RealNode
 from tests.cluster.nodes.services import lay_out_services
+from tests.cluster.real_replicas import LEADER, STANDBY, Electorate, open_electorate
 from tests.cluster.shared import DEPLOY
 from tests.cluster.test_real_nodes import a_cluster
 from tests.nvml.library import STATE_VARIABLE, Standin
@@ -50,7 +52,6 @@ from tests.nvml.machines import some_gpus, uuid
 OWN = "real-own"
 PLUGGED = "real-plugged"
 CARDS = 2
-EXTENDER = "extender"
 MODES = {OWN: NodeMode.GPULOOM, PLUGGED: NodeMode.NVIDIA}
 
 # A UUID is one card's in the whole world.
@@ -64,18 +65,24 @@ class RealPair:
     supervisor: Supervisor
     """Of our services."""
     nodes: Mapping[str, RealNode]
+    extenders: Electorate
 
     def parts(self) -> list[str]:
         """All that can be restarted."""
         daemons = [f"{daemon} of {name}" for name in self.nodes for daemon in Daemon]
-        return [EXTENDER, *map(agent_name, self.nodes), *daemons]
+        return [LEADER, STANDBY, *map(agent_name, self.nodes), *daemons]
 
     async def restart(self, part: str) -> bool:
-        """Kill it, and it is started again at once. Nothing is done, and False told, if it is not up."""
+        """Kill it, and it is started again at once. Nothing is done, and False told, if it is not up.
+
+        Raise TimeoutError if no extender leads for too long.
+        """
         daemon, _, node = part.partition(" of ")
         if node:
             await self.nodes[node].kill(Daemon(daemon))
             return True
+        if part in (LEADER, STANDBY):
+            return await self.extenders.kill(part)
         (status,) = (one for one in self.supervisor.statuses() if one.name == part)
         if status.state is not ProcessState.RUNNING:
             return False
@@ -121,7 +128,7 @@ class RealPair:
 
 @asynccontextmanager
 async def a_real_pair(folder: Path, library: Path, clock: Clock) -> AsyncIterator[RealPair]:
-    """Both nodes offer their cards, and kube-scheduler knows our extender."""
+    """Both nodes offer their cards, and kube-scheduler finds the extender that leads."""
     program = require_device_plugin(require_binaries())
     lines = {OWN: RuntimeLine.CONTAINERD_2, PLUGGED: RuntimeLine.CONTAINERD_1_7}
     async with AsyncExitStack() as stack:
@@ -136,11 +143,15 @@ async def a_real_pair(folder: Path, library: Path, clock: Clock) -> AsyncIterato
         # Not the control plane's supervisor, which gives up what dies before it was ready.
         supervisor = await stack.enter_async_context(Supervisor(clock))
         agents = [_agent(layout, nodes[name], drivers[name]) for name in lines]
-        await supervisor.start([agents, [layout.discovery(), layout.extender()]])
-        await cluster.plane.start_scheduler(layout.scheduler_config(OWN_SCHEDULER))
+        await supervisor.start([agents, [layout.discovery()]])
+        extenders = await stack.enter_async_context(
+            open_electorate(cluster.client, layout, supervisor, clock)
+        )
+        reached = extenders.seen_by_the_scheduler(layout)
+        await cluster.plane.start_scheduler(reached.scheduler_config(OWN_SCHEDULER))
         await _wait_offered_by_us(cluster.client, clock)
         await wait_offered(cluster.client, PLUGGED, RESOURCE_NVIDIA_GPU, CARDS, clock)
-        yield RealPair(cluster.client, supervisor, nodes)
+        yield RealPair(cluster.client, supervisor, nodes, extenders)
 
 
 async def _wait_offered_by_us(client: KubeClient, clock: Clock) -> None:

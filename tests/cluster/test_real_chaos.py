@@ -1,6 +1,7 @@
 """Pods come and go on two real nodes while everything around them is killed, again and again.
 
-What each running container sees is read inside it all the while. No part is simulated but the cards.
+The extender's leader is killed as well as its standby. What each running container sees is read inside it all
+the while. No part is simulated but the cards.
 """
 
 import asyncio
@@ -37,7 +38,9 @@ POD_COUNT = in_soak(40, 14)
 COMING_S = float(in_soak(300, 45))
 LIFE_S = (20.0, 40.0) if SOAK else (6.0, 14.0)
 START_PATIENCE_S = float(in_soak(120, 30))
-RESTART_EVERY_S = (2.0, 8.0)
+# Short enough for every part to have its turn while pods come.
+RESTART_EVERY_S = (2.0, 6.0) if SOAK else (1.5, 4.5)
+UP_AGAIN_EVERY_S = 0.5
 LOOK_EVERY_S = 0.5
 LOOK_TIMEOUT_S = 20.0
 GOING_PATIENCE_S = 90.0
@@ -154,8 +157,9 @@ async def wreck(pair: RealPair, restarts: list[str]) -> None:
     while True:
         for part in chance.sample(pair.parts(), len(pair.parts())):
             await CLOCK.sleep(chance.uniform(*RESTART_EVERY_S))
-            if await pair.restart(part):
-                restarts.append(part)
+            while not await pair.restart(part):
+                await CLOCK.sleep(UP_AGAIN_EVERY_S)
+            restarts.append(part)
 
 
 @asynccontextmanager
