@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, Protocol, TypeVar
 
+import uvloop
 from prometheus_client import disable_created_metrics
 
 from gpuloom.errors import GpuloomError
@@ -76,7 +77,7 @@ def run_service(
     configure_logging(name, config.log.level, config.log.format, sys.stdout)
     # Without them a histogram has one series less per label set, and names are exactly as documented.
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    sys.exit(asyncio.run(_serve(name, config, build)))
+    sys.exit(uvloop.run(_serve(name, config, build)))
 
 
 async def _serve(name: str, config: C, build: Callable[[App, C], Awaitable[None]]) -> int:
