@@ -12,7 +12,10 @@ _SHOWN_LENGTH = 80
 def object_field(parent: JsonObject, key: str, where: str) -> JsonObject:
     """Absent and null read as empty, as Kubernetes treats them."""
     value = as_object(parent, where).get(key)
-    return {} if value is None else as_object(value, f"{where}.{key}")
+    if value is None:
+        return {}
+    # Called dozens of times for each pod, so the path is written only where it is told.
+    return value if isinstance(value, dict) else as_object(value, f"{where}.{key}")
 
 
 def list_field(parent: JsonObject, key: str, where: str) -> Sequence[object]:

@@ -5,43 +5,30 @@ Retries reads a few times inside their deadline; never a write, because whether 
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from typing import Self, TypeVar
+from collections.abc import AsyncGenerator, Coroutine
+from functools import lru_cache
+from typing import Any, Self, TypeVar
 
-import aiohttp
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from gpuloom.errors import DeadlineError, GpuloomError, NotAllowedError, TooLargeError, UnavailableError
 from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.connection import Answer, BrokenOffError, Connection
+from gpuloom.kube.deadlines import Deadlines
 from gpuloom.kube.errors import Call, TooManyRequestsError, error_from_status
 from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.pool import ConnectionPool, Origin
+from gpuloom.kube.request import Request, RequestWriter
 from gpuloom.runtime.backoff import Backoff
-from gpuloom.runtime.clock import Clock, deadline
+from gpuloom.runtime.clock import Clock
 
-# A burst of writes waits its turn instead of opening hundreds of connections, each with its handshake.
-_MAX_CONNECTIONS = 128
-# Below the 90 s after which an API server closes an idle connection.
-_KEEP_IDLE_S = 60.0
 _READ_RETRIES = 3
-_READ_CHUNK_BYTES = 1 << 18
 # etcd refuses objects above 1.5 MiB; a line far beyond that is not a watch event.
 _MAX_LINE_BYTES = 16 << 20
 _OPEN_WATCH_TIMEOUT_S = 10.0
 _T = TypeVar("_T")
 _BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    method: str
-    path: str
-    call: Call
-    query: Mapping[str, str] = field(default_factory=dict)
-    body: JsonObject | None = None
-    content_type: str = "application/json"
 
 
 class Transport:
@@ -50,41 +37,20 @@ class Transport:
     def __init__(self, access: KubeAccess, clock: Clock, registry: CollectorRegistry | None) -> None:
         self._access = access
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._line: _Line | None = None
+        self._deadlines = Deadlines(clock)
         self._random = random.Random()
-        self._requests = Counter(
-            "gpuloom_kube_requests",
-            "Requests to the Kubernetes API by answer code; connection and timeout: there was no answer.",
-            ["verb", "resource", "code"],
-            registry=registry,
-        )
-        self._durations = Histogram(
-            "gpuloom_kube_request_duration_seconds",
-            "Time to the complete answer of the Kubernetes API; for a watch, until it is open.",
-            ["verb", "resource"],
-            buckets=_BUCKETS_S,
-            registry=registry,
-        )
+        self._metrics = _Metrics(registry)
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEP_IDLE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # Deadlines are ours, by the injected clock.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            read_bufsize=_READ_CHUNK_BYTES,
-            headers={
-                "Accept": "application/json",
-                "Accept-Encoding": "gzip",
-                "User-Agent": f"gpuloom/{_product_version()}",
-            },
-        )
+        self._line = _Line(self._access, self._clock)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._line is not None:
+            line, self._line = self._line, None
+            await line.pool.close()
+        await self._deadlines.close()
 
     async def warm(self, connections: int, timeout_s: float) -> None:
         """Open so many connections and keep them, so that the first burst finds them. May fail silently."""
@@ -92,7 +58,7 @@ class Transport:
 
         async def open_one() -> None:
             try:
-                await self._within(timeout_s, request, lambda: self._send(request))
+                await self._within(timeout_s, request, self._send(request))
             except GpuloomError:
                 # Whoever needs the server next will say what is wrong with it.
                 return
@@ -103,32 +69,32 @@ class Transport:
 
     async def read(self, request: Request, timeout_s: float) -> JsonObject:
         """For requests that change nothing: tried again on trouble of the server or the connection."""
-        return await self._within(timeout_s, request, lambda: self._read_with_retries(request))
+        return await self._within(timeout_s, request, self._read_with_retries(request))
 
     async def write(self, request: Request, timeout_s: float) -> JsonObject:
-        return await self._within(timeout_s, request, lambda: self._send(request))
+        return await self._within(timeout_s, request, self._send(request))
 
     async def lines(self, request: Request, idle_timeout_s: float) -> AsyncGenerator[bytes, None]:
         """The lines of an endless answer. Raises DeadlineError when nothing came for idle_timeout_s."""
-        opening = min(_OPEN_WATCH_TIMEOUT_S, idle_timeout_s)
-        response = await self._within(opening, request, lambda: self._open(request))
+        line = self._opened()
+        opening_s = min(_OPEN_WATCH_TIMEOUT_S, idle_timeout_s)
+        connection, answer = await self._within(opening_s, request, self._open(request))
         try:
             splitter = LineSplitter()
             while chunk := await self._within(
-                idle_timeout_s, request, lambda: _next_chunk(response, request)
+                idle_timeout_s, request, _next_chunk(connection, answer, request)
             ):
-                for line in splitter.feed(chunk):
-                    yield line
+                for text in splitter.feed(chunk):
+                    yield text
         finally:
-            # Not released to the pool: an unfinished answer leaves the connection unusable.
-            response.close()
+            line.pool.give_back(connection)
 
-    async def _within(self, timeout_s: float, request: Request, act: Callable[[], Awaitable[_T]]) -> _T:
+    async def _within(self, timeout_s: float, request: Request, work: Coroutine[Any, Any, _T]) -> _T:
         try:
-            async with deadline(self._clock, timeout_s):
-                return await act()
+            with self._deadlines.within(timeout_s):
+                return await work
         except TimeoutError:
-            self._count(request, "timeout")
+            self._metrics.count(request.call, "timeout")
             raise DeadlineError(f"{request.call}: no answer within {timeout_s:g} s") from None
 
     async def _read_with_retries(self, request: Request) -> JsonObject:
@@ -144,72 +110,113 @@ class Transport:
         return await self._send(request)
 
     async def _send(self, request: Request) -> JsonObject:
+        line = self._opened()
         started_s = self._clock.monotonic()
         try:
-            async with await self._request(request) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            self._count(request, "connection")
-            raise _unreachable(request, error) from None
-        self._observe(request, response, started_s)
-        if response.status >= 300:
-            raise self._refusal(request, response, body)
-        return _decode(request, body)
+            connection, answer = await line.ask(request, whole=True)
+        except OSError as error:
+            raise self._unreachable(request, error) from None
+        line.pool.give_back(connection)
+        self._metrics.observe(request.call, answer.status, self._clock.monotonic() - started_s)
+        if answer.status >= 300:
+            raise self._refusal(request, answer, answer.take())
+        return _decode(request, answer.take())
 
-    async def _open(self, request: Request) -> aiohttp.ClientResponse:
+    async def _open(self, request: Request) -> tuple[Connection, Answer]:
+        line = self._opened()
         started_s = self._clock.monotonic()
         try:
-            response = await self._request(request)
-            if response.status < 300:
-                self._observe(request, response, started_s)
-                return response
-            async with response:
-                body = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            self._count(request, "connection")
-            raise _unreachable(request, error) from None
-        self._observe(request, response, started_s)
-        raise self._refusal(request, response, body)
+            connection, answer = await line.ask(request, whole=False)
+        except OSError as error:
+            raise self._unreachable(request, error) from None
+        self._metrics.observe(request.call, answer.status, self._clock.monotonic() - started_s)
+        if answer.status < 300:
+            return connection, answer
+        try:
+            said = b""
+            while chunk := await _next_chunk(connection, answer, request):
+                said += chunk
+        finally:
+            line.pool.give_back(connection)
+        raise self._refusal(request, answer, said)
 
-    async def _request(self, request: Request) -> aiohttp.ClientResponse:
-        if self._session is None:
+    def _opened(self) -> "_Line":
+        if self._line is None:
             raise UnavailableError("the Kubernetes client is not open")
-        credential = await self._access.credential()
-        headers = {"Authorization": f"Bearer {credential.token}"} if credential.token else {}
-        if request.body is not None:
-            headers["Content-Type"] = request.content_type
-        context = self._access.ssl_context(credential.certificate)
-        return await self._session.request(
-            request.method,
-            self._access.server + request.path,
-            params=request.query,
-            data=orjson.dumps(request.body) if request.body is not None else None,
-            headers=headers,
-            ssl=context if context is not None else True,
-            server_hostname=self._access.server_name if context is not None else None,
-            allow_redirects=False,
-        )
+        return self._line
 
-    def _refusal(self, request: Request, response: aiohttp.ClientResponse, body: bytes) -> Exception:
+    def _refusal(self, request: Request, answer: Answer, body: bytes) -> Exception:
         try:
             status = orjson.loads(body)
         except orjson.JSONDecodeError:
             status = {}
-        said_s = response.headers.get("Retry-After", "")
-        retry_after_s = float(said_s) if said_s.isdecimal() else None
+        retry_after_s = float(answer.retry_after) if answer.retry_after.isdecimal() else None
         status = status if isinstance(status, dict) else {}
-        error = error_from_status(request.call, response.status, status, retry_after_s)
-        if isinstance(error, NotAllowedError) and response.status == 401:
+        error = error_from_status(request.call, answer.status, status, retry_after_s)
+        if isinstance(error, NotAllowedError) and answer.status == 401:
             self._access.invalidate()
         return error
 
-    def _observe(self, request: Request, response: aiohttp.ClientResponse, started_s: float) -> None:
-        self._count(request, str(response.status))
-        elapsed_s = self._clock.monotonic() - started_s
-        self._durations.labels(request.call.verb, request.call.resource).observe(elapsed_s)
+    def _unreachable(self, request: Request, error: OSError) -> UnavailableError:
+        self._metrics.count(request.call, "connection")
+        return _broken_off(request, error)
 
-    def _count(self, request: Request, code: str) -> None:
-        self._requests.labels(request.call.verb, request.call.resource, code).inc()
+
+class _Line:
+    """The way to the server while the transport is open: connections, and who we are to it."""
+
+    def __init__(self, access: KubeAccess, clock: Clock) -> None:
+        origin = Origin.of(access.server)
+        self.pool = ConnectionPool(origin, access.server_name, clock)
+        self._access = access
+        self._writer = RequestWriter(origin.authority, origin.path)
+
+    async def ask(self, request: Request, *, whole: bool) -> tuple[Connection, Answer]:
+        """The answer, or its head if not `whole`. The connection is to be given back to the pool."""
+        credential = await self._access.credential()
+        context = self._access.ssl_context(credential.certificate)
+        written = self._writer.bytes_of(request, credential.token)
+        while True:
+            connection = await self.pool.take(context)
+            reused = connection.exchanges > 0
+            try:
+                return connection, await connection.ask(written, whole=whole)
+            except BrokenOffError as error:
+                self.pool.give_back(connection)
+                # A server may close a kept connection just when it is used again, and whether it saw the
+                # request is not known: only what changes nothing is asked again, at last on a new one.
+                if not (reused and error.unanswered and request.method == "GET"):
+                    raise
+            except BaseException:
+                self.pool.give_back(connection)
+                raise
+
+
+class _Metrics:
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self._requests = Counter(
+            "gpuloom_kube_requests",
+            "Requests to the Kubernetes API by answer code; connection and timeout: there was no answer.",
+            ["verb", "resource", "code"],
+            registry=registry,
+        )
+        self._durations = Histogram(
+            "gpuloom_kube_request_duration_seconds",
+            "Time to the complete answer of the Kubernetes API; for a watch, until it is open.",
+            ["verb", "resource"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        # Found once: looking labels up costs more than counting.
+        self._counters = lru_cache(maxsize=None)(self._requests.labels)
+        self._timers = lru_cache(maxsize=None)(self._durations.labels)
+
+    def observe(self, call: Call, status: int, elapsed_s: float) -> None:
+        self.count(call, str(status))
+        self._timers(call.verb, call.resource).observe(elapsed_s)
+
+    def count(self, call: Call, code: str) -> None:
+        self._counters(call.verb, call.resource, code).inc()
 
 
 class LineSplitter:
@@ -236,11 +243,11 @@ class LineSplitter:
         return [line for line in lines if line.strip()]
 
 
-async def _next_chunk(response: aiohttp.ClientResponse, request: Request) -> bytes:
+async def _next_chunk(connection: Connection, answer: Answer, request: Request) -> bytes:
     try:
-        return await response.content.readany()
-    except (aiohttp.ClientError, OSError) as error:
-        raise _unreachable(request, error) from None
+        return await connection.next_chunk(answer)
+    except OSError as error:
+        raise _broken_off(request, error) from None
 
 
 def _decode(request: Request, body: bytes) -> JsonObject:
@@ -253,13 +260,6 @@ def _decode(request: Request, body: bytes) -> JsonObject:
     return decoded
 
 
-def _unreachable(request: Request, error: aiohttp.ClientError | OSError) -> UnavailableError:
-    said = getattr(error, "strerror", None) or type(error).__name__
+def _broken_off(request: Request, error: OSError) -> UnavailableError:
+    said = error.strerror or type(error).__name__
     return UnavailableError(f"{request.call}: the API server can't be reached or broke off ({said})")
-
-
-def _product_version() -> str:
-    try:
-        return version("gpuloom")
-    except PackageNotFoundError:
-        return "unknown"

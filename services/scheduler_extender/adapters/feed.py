@@ -21,6 +21,8 @@ from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.interruption import interrupted_by
 from services.scheduler_extender.trimming import trim_pod
 
+# Together about as long as one call takes.
+_EVENTS_A_TURN = 4
 LABEL_VALUE = "true"
 LEADERS = "leaders"
 """The index of pods that wear the leader's label, by namespace."""
@@ -69,7 +71,8 @@ class _Source:
         self._wanted = 0
         self._listing = 0
         self._applied = ""
-        self._progress = asyncio.Event()
+        self._progress: asyncio.Event | None = None
+        """There while somebody waits."""
 
     def has_reached(self, version: str) -> bool:
         return bool(self._applied) and not is_older_version(self._applied, version)
@@ -79,6 +82,8 @@ class _Source:
         return self._wanted
 
     async def progress(self) -> None:
+        if self._progress is None:
+            self._progress = asyncio.Event()
         await self._progress.wait()
 
     async def list(self, resource: Resource, selection: Selection) -> Listing:
@@ -104,20 +109,24 @@ class _Source:
         events = self._client.watch(
             resource, resource_version, selection, duration_s=duration_s, idle_timeout_s=idle_timeout_s
         )
+        applied = 0
         async with aclosing(events):
             async for event in events:
                 yield event
                 # Asked for the next one: this one has been applied.
                 self._note(resource_version_of(event.object))
+                applied += 1
                 # Many events may have come at once, and a call must not wait for all of them.
-                await asyncio.sleep(0)
+                if applied % _EVENTS_A_TURN == 0:
+                    await asyncio.sleep(0)
 
     def _note(self, version: str) -> None:
         # The end of an object may come with the version of its last state.
         if version and not is_older_version(version, self._applied):
             self._applied = version
-        self._progress.set()
-        self._progress = asyncio.Event()
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
 
 
 def _namespace_of_leader(pod: JsonObject) -> Iterable[str]:

@@ -12,7 +12,7 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.listing import EventType, Selection, WatchEvent
 from gpuloom.kube.objects import key_of, resource_version_of, uid_of
 from gpuloom.kube.resources import CONFIGMAPS, NODES, PODS
-from gpuloom.runtime.clock import SystemClock
+from gpuloom.runtime.clock import SystemClock, settle
 from tests.contract.kube.builders import NAMESPACE, a_config_map, a_node, a_pod, ensure_namespace
 from tests.contract.kube.conftest import KubeApiUnderTest
 
@@ -189,6 +189,8 @@ async def test_an_informer_survives_disconnects_and_compaction(
         await until_equal(informer, client)
         if round_number % 2:
             kube_api.disconnect_watches()
+            # A write on a connection that breaks just then is not sent again: let the client notice.
+            await settle()
         await client.delete(CONFIGMAPS, "again", NAMESPACE)
         newest = await client.create(CONFIGMAPS, a_config_map("again"))
         await kube_api.compact(resource_version_of(newest))
