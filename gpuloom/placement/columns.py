@@ -16,6 +16,7 @@ from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.model.topology import MAX_GPUS_PER_NODE
 from gpuloom.placement.devices import GpuView, NodeView
 from gpuloom.placement.interning import Interner
+from gpuloom.placement.likeness import Likeness
 from gpuloom.placement.potential import Room
 from gpuloom.placement.shapes import Shapes
 
@@ -108,6 +109,8 @@ class Columns:
         self._mask = np.zeros((len(_MASK_COLUMNS), _FIRST_ROWS), dtype=np.uint64)
         self._slices: dict[SliceKind, NDArray[np.int16]] = {}
         self._slice_counts: dict[SliceKind, int] = {}
+        self._likeness = Likeness()
+        self._reuses = 0
         self._able = np.zeros((len(STANDS), MAX_GPUS_PER_NODE + 1), dtype=np.int64)
 
     @property
@@ -138,6 +141,11 @@ class Columns:
     def slice_kinds(self) -> list[SliceKind]:
         return list(self._slices)
 
+    @property
+    def likeness(self) -> Likeness:
+        """Of all rows, brought up to date."""
+        return self._likeness
+
     def whole_cards(self, stands: Sequence[int]) -> Numbers:
         """How many nodes of these stands have so many fully free cards, by that number."""
         counts: Numbers = self._able[stands].sum(axis=0)
@@ -159,6 +167,7 @@ class Columns:
             self._release(row, before)
         self._write(row, view, shape, kinds)
         self.views[row] = view
+        self._note_likeness(row)
         return row
 
     def remove(self, name: str) -> None:
@@ -172,6 +181,24 @@ class Columns:
         self._mask[:, row] = 0
         self.views[row] = None
         self._spare.append(row)
+
+    def _note_likeness(self, row: int) -> None:
+        reuses = self.kinds.reuses + self.shapes.reuses
+        if reuses != self._reuses or self._likeness.is_full(self.size):
+            # What was noted may hold a number that means something else now.
+            self._reuses = reuses
+            self._likeness.begin_anew((other, self._content(other)) for other in self._rows.values())
+        else:
+            self._likeness.note(row, self._content(row))
+
+    def _content(self, row: int) -> bytes:
+        """Everything that a node is judged by."""
+        parts = [self._node[:, row].tobytes(), self._gpu[:, row].tobytes(), self._mask[:, row].tobytes()]
+        for kind, counts in self._slices.items():
+            on_node = counts[:, row]
+            if on_node.any():
+                parts += (repr(kind).encode(), on_node.tobytes())
+        return b"".join(parts)
 
     def _write(self, row: int, view: NodeView, shape: int, kinds: list[int]) -> None:
         cells = [_gpu_cells(kind, one) for kind, one in zip(kinds, view.gpus, strict=True)]

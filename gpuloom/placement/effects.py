@@ -3,8 +3,6 @@
 For each node this is what `score` works out for it alone. Never refuses and never scores.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +11,7 @@ from gpuloom.model.request import PodRequest, RequestKind, TopologyPreference
 from gpuloom.placement.columns import Cells, Columns, Numbers
 from gpuloom.placement.demand import nominal_milli
 from gpuloom.placement.points import Effects
-from gpuloom.placement.potential import Micros, Prices, spread_micro, starved_micro
+from gpuloom.placement.potential import Micros, Prices
 from gpuloom.placement.stock import MICRO_PER_GPU
 from gpuloom.placement.topology import NEUTRAL_SCORE
 from gpuloom.placement.verdicts import Verdicts, share_memory_mib
@@ -25,25 +23,17 @@ _MIB_BITS = 24
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Terms:
-    """Terms of the potential that depend on the node alone, as it is now."""
-
-    spread: Micros
-    starved: Micros
-    pin: Micros
-
-
 class Placement:
     """What placing one request does to nodes that fit."""
 
     def __init__(self, request: PodRequest, columns: Columns, prices: Prices) -> None:
         self._gpu = request.gpu
         self._columns = columns
+        self._prices = prices
         self._cards = prices.card_micro
 
-    def effects(self, rows: Numbers, verdicts: Verdicts, terms: Terms) -> Effects:
-        """`verdicts` and `terms` are those of `rows`."""
+    def effects(self, rows: Numbers, verdicts: Verdicts) -> Effects:
+        """`verdicts` are those of `rows`."""
         gpu, cells = self._gpu, self._columns.cells(rows)
         whole = cells.of_node("whole")
         nodes = len(whole)
@@ -55,15 +45,22 @@ class Placement:
             whole_after = whole - (gpu.count if gpu.kind is RequestKind.WHOLE else 0)
         return Effects(
             room=cells.room(),
-            spread_before=terms.spread,
-            starved_before=terms.starved,
-            pin_micro=terms.pin,
+            pin_micro=self._pin(cells),
             topology=self._topology(cells, verdicts),
             card_micro=card_micro,
             taken_milli=taken_milli,
             whole_before=whole,
             whole_after=whole_after,
         )
+
+    def _pin(self, cells: Cells) -> Micros:
+        """What pods that take no other model will need of the node's most wanted one."""
+        kinds = self._columns.kinds
+        pins = np.zeros(kinds.capacity + 1, dtype=np.int64)
+        for number, kind in kinds.items():
+            pins[number] = self._prices.pins_micro.get(kind, 0)
+        highest: Micros = (pins[cells.of_gpu("kind")] * cells.of_gpu("is_usable")).max(axis=1)
+        return highest
 
     def _fixed_rise(self) -> int:
         """Whole cards and slices cost the same wherever they are."""
@@ -105,40 +102,3 @@ class Placement:
         by_memory = np.floor(MILLI_PER_GPU * left_mib / np.maximum(memory, 1)).astype(np.int64)
         left = np.minimum(cells.of_gpu("free_milli") - self._gpu.milli, by_memory)
         return np.clip(left, 0, MILLI_PER_GPU)
-
-
-class NodeTerms:
-    """The potential's terms as nodes are now: made again for nodes that changed, for all at new prices."""
-
-    def __init__(self) -> None:
-        self._values = np.zeros((3, 0), dtype=np.int64)
-        self._changed: set[int] = set()
-        self._all_changed = True
-
-    def forget(self, row: int) -> None:
-        self._changed.add(row)
-
-    def forget_all(self) -> None:
-        self._all_changed = True
-
-    def at(self, rows: Numbers) -> Terms:
-        spread, starved, pin = self._values[:, rows]
-        return Terms(spread, starved, pin)
-
-    def refresh(self, columns: Columns, prices: Prices) -> None:
-        if self._all_changed or self._values.shape[1] != columns.size:
-            self._values = np.zeros((3, columns.size), dtype=np.int64)
-            rows = np.arange(columns.size)
-        elif self._changed:
-            rows = np.fromiter(self._changed, dtype=np.int64, count=len(self._changed))
-        else:
-            return
-        cells = columns.cells(rows)
-        room = cells.room()
-        pins = np.zeros(columns.kinds.capacity + 1, dtype=np.int64)
-        for number, kind in columns.kinds.items():
-            pins[number] = prices.pins_micro.get(kind, 0)
-        pin = (pins[cells.of_gpu("kind")] * cells.of_gpu("is_usable")).max(axis=1)
-        self._values[:, rows] = spread_micro(room, prices), starved_micro(room, prices), pin
-        self._changed.clear()
-        self._all_changed = False

@@ -1,8 +1,8 @@
 """All nodes of a cluster and one question to them: who fits, how well, who is best.
 
 Gives exactly what `score.evaluate` gives node by node, for a thousand nodes in some hundred microseconds:
-views are kept as arrays (`columns`), fit and points are array operations over them. Owned by one thread;
-reads views and changes nothing but itself.
+views are kept as arrays (`columns`), fit and points are array operations over them, and of nodes that are
+alike one is judged for all (`answers`). Owned by one thread; reads views and changes nothing but itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,15 @@ import numpy as np
 
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import Authority, PodRequest
+from gpuloom.placement.answers import KnownAnswers
 from gpuloom.placement.columns import STANDS, Columns, Numbers
 from gpuloom.placement.devices import NodeView
-from gpuloom.placement.effects import NodeTerms, Placement
 from gpuloom.placement.fit import MODE_OF_AUTHORITY
-from gpuloom.placement.points import DEFAULT_WEIGHTS, Market, Points, ScoreWeights, points, with_advice
+from gpuloom.placement.points import DEFAULT_WEIGHTS, Market, ScoreWeights, points, with_advice
 from gpuloom.placement.potential import Prices, Supply, neutral_prices, set_prices_micro
 from gpuloom.placement.reasons import Reason
 from gpuloom.placement.survey import Survey
-from gpuloom.placement.verdicts import Codes, Verdicts, judge, judge_hosts, unusable_positions
-
-# Below this part of the nodes it pays to copy their rows first.
-_FEW_NODES = 0.5
+from gpuloom.placement.verdicts import Codes, judge_hosts, unusable_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Fleet:
     def __init__(self, weights: ScoreWeights = DEFAULT_WEIGHTS) -> None:
         self._weights = weights
         self._columns = Columns()
-        self._terms = NodeTerms()
+        self._answers = KnownAnswers()
         self._known: _Everybody | None = None
         self.prices = neutral_prices()
 
@@ -58,7 +55,7 @@ class Fleet:
             self._known = None
         elif self._columns.views[known] is view:
             return
-        self._terms.forget(self._columns.put(view))
+        self._columns.put(view)
 
     def remove(self, name: str) -> None:
         self._columns.remove(name)
@@ -79,7 +76,6 @@ class Fleet:
 
     def set_prices(self, prices: Prices) -> None:
         self.prices = prices
-        self._terms.forget_all()
 
     def market(self, authority: Authority) -> Market:
         """What `score.evaluate` needs to say the same of a single node."""
@@ -91,18 +87,17 @@ class Fleet:
 
     def evaluate(self, question: Question, names: Sequence[str] | None = None) -> Survey:
         """Fit and points on these nodes, or on all. Raise KeyError for a name that was never put."""
-        columns, request = self._columns, question.request
-        rows = self._everybody().rows if names is None else columns.rows(names)
+        request = question.request
+        rows = self._everybody().rows if names is None else self._columns.rows(names)
         names = self._everybody().names if names is None else names
-        few = len(rows) < _FEW_NODES * columns.size
-        cells = columns.cells(rows if few else None)
-        verdicts = judge(request, columns, cells)
+        answers = self._answers.to(request, self._columns, self.prices)
+        alike = self._columns.likeness.at(rows)
+        codes = answers.codes(alike, rows)
         if question.check_host:
-            judge_hosts(request, cells, verdicts.codes)
-        places = np.arange(len(rows)) if few else rows
-        codes = verdicts.codes[places]
+            judge_hosts(request, self._columns.cells(rows), codes)
         fitting = np.nonzero(codes == Reason.FITS.value)[0]
-        scored = self._points(request, verdicts.at(places[fitting]), rows[fitting])
+        market = self.market(request.gpu.authority)
+        scored = points(request, market, answers.rises(alike[fitting]), self._weights)
         fitting_names = (
             [names[entry] for entry in fitting.tolist()] if question.hint or question.price else []
         )
@@ -115,11 +110,6 @@ class Fleet:
             name_order=self._everybody().order[rows[fitting]],
             points=with_advice(scored, fitting_names, (question.hint, question.price)),
         )
-
-    def _points(self, request: PodRequest, verdicts: Verdicts, rows: Numbers) -> Points:
-        self._terms.refresh(self._columns, self.prices)
-        effects = Placement(request, self._columns, self.prices).effects(rows, verdicts, self._terms.at(rows))
-        return points(request, self.market(request.gpu.authority), effects, self._weights)
 
     def _details(self, request: PodRequest, codes: Codes, rows: Numbers) -> dict[int, str]:
         views = self._columns.views

@@ -16,6 +16,8 @@ class Interner(Generic[T]):
         self._things: dict[int, T] = {}
         self._users: list[int] = []
         self._spare: list[int] = []
+        self.reuses = 0
+        """How often a number that had meant one thing was given to another."""
 
     def __len__(self) -> int:
         """How many things have a number now."""
@@ -51,6 +53,7 @@ class Interner(Generic[T]):
 
     def _new_number(self) -> int:
         if self._spare:
+            self.reuses += 1
             return self._spare.pop()
         self._users.append(0)
         return len(self._users) - 1

@@ -78,17 +78,26 @@ class Market:
 class Effects:
     """What the placement does to each node.
 
-    `card_micro` is by how much the cards' own part of the potential rises; `whole_before` and `whole_after`
-    are numbers of fully free cards; `spread_before` and `starved_before` are the potential's terms until now.
+    `room` is what is free until now; `card_micro` is by how much the cards' own part of the potential rises;
+    `whole_before` and `whole_after` are numbers of fully free cards.
     """
 
     room: Room
-    spread_before: Micros
-    starved_before: Micros
     pin_micro: Micros
     topology: Floats
     card_micro: Micros
     taken_milli: Amounts
+    whole_before: Amounts
+    whole_after: Amounts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rises:
+    """By how much the parts of the potential rise, but for the sets that a node can then no longer hold."""
+
+    resource: Micros
+    balance: Micros
+    topology: Floats
     whole_before: Amounts
     whole_after: Amounts
 
@@ -124,27 +133,31 @@ class Points:
         )
 
 
-def rises_micro(request: PodRequest, market: Market, effects: Effects) -> tuple[Micros, Micros]:
-    """By how much the resource and the balance part of the potential rise."""
+def rises(request: PodRequest, prices: Prices, effects: Effects) -> Rises:
     after = effects.room.less(effects.taken_milli, request.cpu_milli, request.memory_bytes)
-    resource = effects.card_micro + spread_micro(after, market.prices) - effects.spread_before
+    resource = effects.card_micro + spread_micro(after, prices) - spread_micro(effects.room, prices)
     resource += effects.pin_micro * effects.taken_milli // MILLI_PER_GPU
+    return Rises(
+        resource=resource,
+        balance=starved_micro(after, prices) - starved_micro(effects.room, prices),
+        topology=effects.topology,
+        whole_before=effects.whole_before,
+        whole_after=effects.whole_after,
+    )
+
+
+def points(request: PodRequest, market: Market, found: Rises, weights: ScoreWeights) -> Points:
+    ruler = _ruler(request, market)
+    resource_left = ruler.resource_top - found.resource
     if market.sets_micro:
         able_micro = _able_micro(market)
-        resource += able_micro[effects.whole_before] - able_micro[effects.whole_after]
-    return resource, starved_micro(after, market.prices) - effects.starved_before
-
-
-def points(request: PodRequest, market: Market, effects: Effects, weights: ScoreWeights) -> Points:
-    resource_rise, balance_rise = rises_micro(request, market, effects)
-    ruler = _ruler(request, market)
-    resource_left = ruler.resource_top - resource_rise
-    balance_left = ruler.balance_top - balance_rise
+        resource_left -= able_micro[found.whole_before] - able_micro[found.whole_after]
+    balance_left = ruler.balance_top - found.balance
     # Multiplied once, after the integers were added: equal sums stay equal, and unequal ones unequal.
     parts = (weights.resource / DEFAULT_WEIGHTS.resource) * resource_left
     parts = parts + (weights.balance / DEFAULT_WEIGHTS.balance) * balance_left
-    total = (weights.topology * effects.topology + ruler.points_per_micro * parts) / weights.sum
-    return Points(total, effects.topology, resource_left, balance_left, ruler.points_per_micro, weights.sum)
+    total = (weights.topology * found.topology + ruler.points_per_micro * parts) / weights.sum
+    return Points(total, found.topology, resource_left, balance_left, ruler.points_per_micro, weights.sum)
 
 
 def with_advice(scored: Points, names: Sequence[str], advice: Iterable[Mapping[str, float]]) -> Points:

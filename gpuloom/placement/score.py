@@ -15,8 +15,8 @@ from gpuloom.placement.choose import chosen_card, chosen_cards, share_left_milli
 from gpuloom.placement.demand import nominal_milli
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Fit, Refusal, fit
-from gpuloom.placement.points import DEFAULT_WEIGHTS, Effects, Market, ScoreWeights, points
-from gpuloom.placement.potential import Prices, Room, neutral_prices, spread_micro, starved_micro
+from gpuloom.placement.points import DEFAULT_WEIGHTS, Effects, Market, ScoreWeights, points, rises
+from gpuloom.placement.potential import Prices, Room, neutral_prices
 from gpuloom.placement.stock import MICRO_PER_GPU
 from gpuloom.placement.topology import NEUTRAL_SCORE
 
@@ -69,7 +69,8 @@ def evaluate(
     if isinstance(outcome, Refusal):
         return outcome
     market = market or Market(neutral_prices())
-    scored = points(request, market, effects_of(request, node, outcome, market.prices), weights)
+    found = rises(request, market.prices, effects_of(request, node, outcome, market.prices))
+    scored = points(request, market, found, weights)
     return Scored(node.name, *(float(part[0]) for part in scored.parts(_ONLY)))
 
 
@@ -127,8 +128,6 @@ def effects_of(request: PodRequest, node: NodeView, outcome: Fit, prices: Prices
     kinds = ((view.gpu.model, view.gpu.architecture) for view in node.gpus if not view.unusable_reason)
     return Effects(
         room=room,
-        spread_before=spread_micro(room, prices),
-        starved_before=starved_micro(room, prices),
         pin_micro=np.array([max((prices.pins_micro.get(kind, 0) for kind in kinds), default=0)]),
         topology=np.array([topology]),
         card_micro=np.array([card_micro]),

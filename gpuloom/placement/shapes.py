@@ -29,6 +29,11 @@ class Shapes:
         self._scores: dict[TopologyPreference, Floats] = {}
         self._is_small = np.zeros(0, dtype=np.bool_)
 
+    @property
+    def reuses(self) -> int:
+        """How often a row that had meant one shape was given to another."""
+        return self._tables.reuses
+
     def acquire(self, table: TopologyTable) -> int:
         known = len(self._tables)
         row = self._tables.acquire(table)

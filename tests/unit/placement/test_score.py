@@ -8,7 +8,7 @@ from gpuloom.model.request import PodRequest, TopologyPreference
 from gpuloom.placement.demand import Demand
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fit import Fit, Refusal, fit
-from gpuloom.placement.points import Market, rises_micro
+from gpuloom.placement.points import Market, rises
 from gpuloom.placement.potential import Supply, prices_for
 from gpuloom.placement.score import (
     Scored,
@@ -135,8 +135,13 @@ def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
 def _rise_micro(request: PodRequest, node: NodeView, market: Market) -> int:
     outcome = fit(request, node)
     assert isinstance(outcome, Fit)
-    resource, balance = rises_micro(request, market, effects_of(request, node, outcome, market.prices))
-    return int(resource[0] + balance[0])
+    found = rises(request, market.prices, effects_of(request, node, outcome, market.prices))
+    lost = sum(
+        price_micro
+        for count, price_micro in market.sets_micro
+        if found.whole_after[0] < count <= found.whole_before[0]
+    )
+    return int(found.resource[0] + found.balance[0] + lost)
 
 
 def test_equal_nodes_rank_by_name() -> None:

@@ -1,0 +1,96 @@
+"""What requests got lately, by kind of node: nodes that are alike are judged once.
+
+An answer depends on the request, on prices and on everything that likeness is made of, and on nothing else.
+What many nodes together decide (which sets of cards have become rare) is not in it: that is `points`.
+"""
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloom.model.request import PodRequest
+from gpuloom.placement.columns import Columns, Numbers
+from gpuloom.placement.effects import Placement
+from gpuloom.placement.points import Rises, rises
+from gpuloom.placement.potential import Prices
+from gpuloom.placement.reasons import Reason
+from gpuloom.placement.verdicts import Codes, judge
+
+MAX_REQUESTS = 32
+
+_UNKNOWN = -1
+_FIRST_NUMBERS = 64
+
+
+class KnownAnswers:
+    """Of the requests that were asked about last."""
+
+    def __init__(self) -> None:
+        self._by_request: OrderedDict[PodRequest, Answers] = OrderedDict()
+        self._prices: Prices | None = None
+        self._epoch = -1
+
+    def to(self, request: PodRequest, columns: Columns, prices: Prices) -> "Answers":
+        if prices is not self._prices or columns.likeness.epoch != self._epoch:
+            self._prices, self._epoch = prices, columns.likeness.epoch
+            self._by_request.clear()
+        known = self._by_request.get(request)
+        if known is None:
+            known = self._by_request[request] = Answers(request, columns, prices)
+            if len(self._by_request) > MAX_REQUESTS:
+                self._by_request.popitem(last=False)
+        self._by_request.move_to_end(request)
+        return known
+
+
+class Answers:
+    """To one request at these prices. All arrays are by the number of likeness."""
+
+    def __init__(self, request: PodRequest, columns: Columns, prices: Prices) -> None:
+        self._request = request
+        self._columns = columns
+        self._prices = prices
+        self._codes: Codes = np.full(_FIRST_NUMBERS, _UNKNOWN, dtype=np.int8)
+        self._micro = np.zeros((2, _FIRST_NUMBERS), dtype=np.int64)
+        self._topology = np.zeros(_FIRST_NUMBERS)
+        self._whole: NDArray[np.int8] = np.zeros((2, _FIRST_NUMBERS), dtype=np.int8)
+
+    def codes(self, alike: Numbers, rows: Numbers) -> Codes:
+        """Who fits, or why not, for these rows; `alike` are their numbers."""
+        self._make_room(len(self._columns.likeness))
+        codes = self._codes.take(alike)
+        unknown = np.nonzero(codes == _UNKNOWN)[0]
+        if len(unknown):
+            numbers, examples = np.unique(alike[unknown], return_index=True)
+            self._work_out(numbers, rows[unknown[examples]])
+            codes = self._codes.take(alike)
+        return codes
+
+    def rises(self, alike: Numbers) -> Rises:
+        """For nodes that fit."""
+        resource, balance = self._micro.take(alike, axis=1)
+        whole_before, whole_after = self._whole.take(alike, axis=1)
+        return Rises(resource, balance, self._topology.take(alike), whole_before, whole_after)
+
+    def _work_out(self, numbers: Numbers, rows: Numbers) -> None:
+        """`rows` has one example for each number."""
+        verdicts = judge(self._request, self._columns, self._columns.cells(rows))
+        self._codes[numbers] = verdicts.codes
+        fitting = np.nonzero(verdicts.codes == Reason.FITS.value)[0]
+        placement = Placement(self._request, self._columns, self._prices)
+        found = rises(self._request, self._prices, placement.effects(rows[fitting], verdicts.at(fitting)))
+        fitting_numbers = numbers[fitting]
+        self._micro[:, fitting_numbers] = found.resource, found.balance
+        self._topology[fitting_numbers] = found.topology
+        self._whole[:, fitting_numbers] = found.whole_before, found.whole_after
+
+    def _make_room(self, count: int) -> None:
+        have = len(self._codes)
+        if count <= have:
+            return
+        more = max(count, 2 * have) - have
+        self._codes = np.concatenate((self._codes, np.full(more, _UNKNOWN, dtype=np.int8)))
+        self._micro = np.pad(self._micro, ((0, 0), (0, more)))
+        self._topology = np.pad(self._topology, (0, more))
+        self._whole = np.pad(self._whole, ((0, 0), (0, more)))
