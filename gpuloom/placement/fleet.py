@@ -20,7 +20,7 @@ from gpuloom.placement.fit import MODE_OF_AUTHORITY
 from gpuloom.placement.points import DEFAULT_WEIGHTS, Market, ScoreWeights, points, with_advice
 from gpuloom.placement.potential import Prices, Supply, neutral_prices, set_prices_micro
 from gpuloom.placement.reasons import Reason
-from gpuloom.placement.survey import Survey
+from gpuloom.placement.survey import NameOrder, Survey
 from gpuloom.placement.verdicts import Codes, judge_hosts, unusable_positions
 
 
@@ -105,9 +105,9 @@ class Fleet:
             request=request,
             names=names,
             codes=codes,
-            details=self._details(request, codes, rows),
+            details=self._details(request, codes, rows) if len(fitting) < len(rows) else {},
             fitting=fitting,
-            name_order=self._everybody().order[rows[fitting]],
+            name_order=NameOrder(self._everybody().order, rows[fitting]),
             points=with_advice(scored, fitting_names, (question.hint, question.price)),
         )
 

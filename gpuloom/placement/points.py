@@ -128,8 +128,8 @@ class Points:
         return (
             self.total[entries],
             self.topology[entries],
-            np.clip(resource, 0, _MAX_POINTS),
-            np.clip(balance, 0, _MAX_POINTS),
+            np.minimum(np.maximum(resource, 0), _MAX_POINTS),
+            np.minimum(np.maximum(balance, 0), _MAX_POINTS),
         )
 
 
@@ -162,10 +162,12 @@ def points(request: PodRequest, market: Market, found: Rises, weights: ScoreWeig
 
 def with_advice(scored: Points, names: Sequence[str], advice: Iterable[Mapping[str, float]]) -> Points:
     """The same with bounded points added to the totals by node name; what is not named stays as it is."""
+    given = [of_node for of_node in advice if of_node]
+    if not given:
+        return scored
     total = scored.total
-    for of_node in advice:
-        if of_node:
-            total = total + np.clip([of_node.get(name, 0.0) for name in names], -MAX_ADVICE, MAX_ADVICE)
+    for of_node in given:
+        total = total + np.clip([of_node.get(name, 0.0) for name in names], -MAX_ADVICE, MAX_ADVICE)
     return replace(scored, total=np.maximum(total, 0.0))
 
 

@@ -23,6 +23,17 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NameOrder:
+    """Where the name of each entry stands among all names; looked up for those that it matters for."""
+
+    by_row: Numbers
+    rows: Numbers
+
+    def at(self, entries: Numbers) -> Numbers:
+        return self.by_row.take(self.rows.take(entries))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Survey:
     """`names` and `codes` have one entry per node asked about; `details` is what nodes say of their refusal.
 
@@ -34,7 +45,7 @@ class Survey:
     codes: NDArray[np.int8]
     details: dict[int, str]
     fitting: Numbers
-    name_order: Numbers
+    name_order: NameOrder
     points: Points
 
     def __len__(self) -> int:
@@ -99,7 +110,7 @@ class Survey:
         return [Scored(self.names[entry], *scored) for entry, *scored in zip(entries, *parts, strict=True)]
 
 
-def best_entries(total: NDArray[np.float64], name_order: Numbers, count: int) -> Numbers:
+def best_entries(total: NDArray[np.float64], name_order: NameOrder, count: int) -> Numbers:
     """Where the `count` largest totals are, largest first; of equals those whose names come first."""
     falling = -total
     if not 0 < count < len(total):
@@ -108,5 +119,5 @@ def best_entries(total: NDArray[np.float64], name_order: Numbers, count: int) ->
         # From the low end: there numpy is fast even if most totals are equal.
         last_kept = np.partition(falling, count - 1)[count - 1]
         entries = np.nonzero(falling <= last_kept)[0]
-    ordered: Numbers = entries[np.lexsort((name_order[entries], falling[entries]))][:count]
+    ordered: Numbers = entries[np.lexsort((name_order.at(entries), falling[entries]))][:count]
     return ordered

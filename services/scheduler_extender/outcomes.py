@@ -54,7 +54,10 @@ class Outcomes:
         A viewer that comes with our fleet is asked by it; of others the views are read one by one.
         """
         if isinstance(view_of, Viewer) and view_of.fleet is self.fleet:
-            with _as_seen(self.fleet, view_of.own_views()):
+            own_views = view_of.own_views()
+            if not own_views:
+                return _found(self.fleet, Question(request), names)
+            with _as_seen(self.fleet, own_views):
                 return _found(self.fleet, Question(request), names)
         return _found(self._fleet_of(names, view_of), Question(request), names)
 

@@ -95,6 +95,8 @@ def _refused(survey: Survey) -> tuple[dict[str, str], dict[str, str]]:
     """What eviction may cure and what it may not. Nodes go by their reason: thousands have the same few."""
     by_resolvable: tuple[dict[str, str], dict[str, str]] = {}, {}
     names = survey.names
+    if len(survey.fitting) == len(names):
+        return by_resolvable
     for code in map(Reason, np.nonzero(np.bincount(survey.codes))[0].tolist()):
         if code is not Reason.FITS and code not in DETAILED:
             found = refusal(code, survey.request)
