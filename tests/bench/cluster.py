@@ -67,10 +67,10 @@ class BenchOptions:
 def main() -> int:
     parser = CommandParser(prog="python -m tests.bench.cluster", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=300, help="in each burst")
+    parser.add_argument("--pods", type=int, default=1000, help="in each burst")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variants", default=",".join(Variant), help="comma-separated; default: all")
-    parser.add_argument("--modes", default=",".join(MODES), help="of the nodes, which take turns")
+    parser.add_argument("--modes", default=NodeMode.GPULOOM.value, help="nvidia, gpuloom, or both in turns")
     parser.add_argument("--seed", type=int, default=1, help="of the mix of pods")
     parser.add_argument(
         "--shortlist", type=int, default=SHORTLIST, help="nodes that a filter answers at most"
