@@ -195,7 +195,14 @@ class Bindings:
             advisory=view.mode is NodeMode.NVIDIA,
             devices=chosen,
         )
-        attempt = Attempt(observed.ref, call.node_name, allocation, _annotations(allocation, view))
+        attempt = Attempt(
+            observed.ref,
+            call.node_name,
+            allocation,
+            cpu_milli=observed.request.cpu_milli,
+            memory_bytes=observed.request.memory_bytes,
+            annotations=_annotations(allocation, view),
+        )
         bench.ledger.begin(attempt)
         return attempt
 

@@ -13,7 +13,7 @@ The rules, each of which prevents a double allocation:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuloom.model.allocation import Allocation
@@ -47,13 +47,16 @@ class ObservedPod:
 class Attempt:
     """A Binding that was or will be sent: this pod, this node, these devices.
 
-    `annotations` are what its Binding carries. `sent` counts, by the pod's resourceVersion, the Bindings that
-    were sent and not refused: each of them may have been applied, or may still be.
+    `cpu_milli` and `memory_bytes` are what the pod asks of the node beside its devices; `annotations` are
+    what its Binding carries. `sent` counts, by the pod's resourceVersion, the Bindings that were sent and not
+    refused: each of them may have been applied, or may still be.
     """
 
     pod: PodRef
     node_name: str
     allocation: Allocation
+    cpu_milli: int = 0
+    memory_bytes: int = 0
     annotations: Mapping[str, str] = field(default_factory=dict, compare=False)
     sent: Counter[str] = field(default_factory=Counter, compare=False)
 
@@ -73,6 +76,7 @@ class Ledger:
         self._facts: dict[str, NodeFacts] = {}
         self._releases = Releases(settle_s)
         self._touched: set[str] = set()
+        self._confirmed: set[str] = set()
         self._reopened: set[str] = set()
 
     def observe_node(self, name: str, uid: str) -> None:
@@ -93,6 +97,7 @@ class Ledger:
         self._facts.pop(uid, None)
         self._releases.node_gone(name, self._pods_by_node.get(name, ()))
         self._touched.add(name)
+        self._confirmed.discard(name)
 
     def observe_facts(self, node_uid: str, facts: NodeFacts | None, now_s: float) -> None:
         """Facts of a node that this process has not seen in Kubernetes are kept until it appears."""
@@ -107,25 +112,35 @@ class Ledger:
             self._touched.add(name)
             self._settle(name, now_s)
 
-    def observe_pod(self, pod: ObservedPod, now_s: float) -> None:
+    def observe_pod(self, pod: ObservedPod, now_s: float) -> bool:
+        """Whether it confirms a bind exactly as it was begun.
+
+        Its node is then not touched: it has left what it had before, once the host accounts count the pod.
+        """
         uid = pod.ref.uid
-        before = self._pods.get(uid)
-        if before == pod and not self.has_attempt(uid):
+        before, attempts = self._pods.get(uid), self.attempts_of(uid)
+        if before == pod and not attempts:
             # Most of what happens to a pod is not about its devices.
-            return
-        if before is not None and before.node_name != pod.node_name:
+            return False
+        confirms = self._confirms(pod, attempts)
+        if before is not None and before.node_name not in ("", pod.node_name):
             self._unlink(before)
         self._pods[uid] = pod
         if not pod.node_name:
-            return
+            return False
         self._pods_by_node[pod.node_name].add(uid)
-        self._touched.add(pod.node_name)
-        self._end_attempts(uid)
+        if confirms:
+            self._drop_attempt(attempts[0].key)
+            self._confirmed.add(pod.node_name)
+        else:
+            self._touched.add(pod.node_name)
+            self._end_attempts(uid)
         if not pod.terminal:
             self._releases.drop(pod.node_name, uid)
         elif before is None or not before.terminal:
             self._releases.begin(Release(pod.ref, pod.node_name, terminal=True))
         self._settle(pod.node_name, now_s)
+        return confirms
 
     def observe_gone(self, uid: str, now_s: float) -> None:
         """The pod is not in Kubernetes any more; its containers may still be on their node.
@@ -157,6 +172,7 @@ class Ledger:
         # Not one that is merely equal: it may have been sent again since, with the same devices.
         if self._attempts.get(attempt.key) is attempt:
             self._drop_attempt(attempt.key)
+            self._touched.add(attempt.node_name)
             self._reopened.add(attempt.node_name)
 
     def attempt(self, pod_uid: str, node_uid: str) -> Attempt | None:
@@ -164,6 +180,14 @@ class Ledger:
 
     def attempts_of(self, pod_uid: str) -> tuple[Attempt, ...]:
         return tuple(attempt for attempt in self._attempts.values() if attempt.pod.uid == pod_uid)
+
+    def attempts_on(self, node_name: str, without_pod: str = "") -> Collection[Attempt]:
+        """One of each pod, but none of `without_pod`.
+
+        Where a machine took the name of another a pod may have two, of which one at most is applied.
+        """
+        keys = sorted(self._attempts_by_node.get(node_name, ()))
+        return {uid: self._attempts[uid, node_uid] for uid, node_uid in keys if uid != without_pod}.values()
 
     def attempted_pods(self) -> tuple[PodRef, ...]:
         return tuple({attempt.pod.uid: attempt.pod for attempt in self._attempts.values()}.values())
@@ -194,6 +218,11 @@ class Ledger:
         touched, self._touched = self._touched, set()
         return touched
 
+    def take_confirmed(self) -> set[str]:
+        """Names of nodes where claims changed their state since the last call, and maybe nothing else did."""
+        confirmed, self._confirmed = self._confirmed, set()
+        return confirmed
+
     def take_reopened(self) -> set[str]:
         """Names of nodes that got room since the last call, maybe without anything seen in Kubernetes."""
         reopened, self._reopened = self._reopened & self._node_uid.keys(), set()
@@ -216,7 +245,30 @@ class Ledger:
                     claim.pod, name, self._node_uid[name], claim.state, claim.devices, claim.advisory
                 )
 
-    def _known_claims(self, node_name: str) -> Iterable[Claim]:
+    def _confirms(self, pod: ObservedPod, attempts: Sequence[Attempt]) -> bool:
+        """Whether the pod is there with exactly what its only attempt held, and nothing else was held for it.
+
+        Its claim then differs by its state alone, which no view shows. Whatever is in doubt is a change.
+        """
+        if len(attempts) != 1 or pod.terminal or pod.problem or pod.request is None:
+            return False
+        (attempt,) = attempts
+        uid, name, asked = pod.ref.uid, pod.node_name, pod.request
+        return (
+            name == attempt.node_name
+            and self._node_uid.get(name) == attempt.allocation.node_uid
+            and pod.allocation == attempt.allocation
+            and (asked.cpu_milli, asked.memory_bytes) == (attempt.cpu_milli, attempt.memory_bytes)
+            and uid not in self._pods_by_node.get(name, ())
+            and not self._releases.finished(uid)
+            and all(release.pod.uid != uid for release in self._releases.on_node(name))
+        )
+
+    def _known_claims(self, node_name: str) -> list[Claim]:
+        """By pod, whatever their state: predictions are made in this order, and a confirmed one must stay."""
+        return sorted(self._claims_by_state(node_name), key=lambda claim: claim.pod.uid)
+
+    def _claims_by_state(self, node_name: str) -> Iterator[Claim]:
         for key in sorted(self._attempts_by_node.get(node_name, ())):
             attempt = self._attempts[key]
             yield Claim(
@@ -225,7 +277,7 @@ class Ledger:
                 attempt.allocation.devices,
                 advisory=attempt.allocation.advisory,
             )
-        for uid in sorted(self._pods_by_node.get(node_name, ())):
+        for uid in self._pods_by_node.get(node_name, ()):
             if not self._releases.finished(uid):
                 yield self._pod_claim(self._pods[uid])
         for release in self._releases.on_node(node_name):
@@ -268,13 +320,13 @@ class Ledger:
         self._touched.add(pod.node_name)
 
     def _end_attempts(self, pod_uid: str) -> None:
-        for key in [key for key in self._attempts if key[0] == pod_uid]:
-            self._drop_attempt(key)
+        for attempt in self.attempts_of(pod_uid):
+            self._drop_attempt(attempt.key)
+            self._touched.add(attempt.node_name)
 
     def _drop_attempt(self, key: AttemptKey) -> None:
         attempt = self._attempts.pop(key)
         self._attempts_by_node[attempt.node_name].discard(key)
-        self._touched.add(attempt.node_name)
 
 
 def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:

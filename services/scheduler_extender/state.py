@@ -61,13 +61,14 @@ class ClusterState:
             self.views.poke()
             return
         observed = _observed(change.new)
+        confirms = False
         if observed is not None:
-            self.ledger.observe_pod(observed, now_s)
+            confirms = self.ledger.observe_pod(observed, now_s)
             self._note_pending(observed)
             self._note_nomination(observed.ref.uid, nomination_of(change.new, observed), observed.node_name)
             if change.old is None:
                 self._note_arrival(observed)
-        self._account(uid_of(change.new), change.new)
+        self._account(uid_of(change.new), change.new, confirms)
         self.views.poke()
 
     def observe_facts(self, node_uid: str, facts: NodeFacts | None) -> None:
@@ -85,13 +86,12 @@ class ClusterState:
         return reopened | self._node_names if self.views.take_freshened() else reopened
 
     def entry_counts(self) -> dict[EntryState, int]:
-        self.views.viewer()
-        return {state: self.views.census.owners[state] for state in EntryState}
+        owners = self.views.census().owners
+        return {state: owners[state] for state in EntryState}
 
     def closed_nodes(self) -> int:
-        self.views.viewer()
         if not self.views.stale:
-            return len(self.views.census.closed)
+            return len(self.views.census().closed)
         return sum(self.ledger.facts(name) is not None for name in self._node_names)
 
     def _note_pending(self, observed: ObservedPod) -> None:
@@ -113,8 +113,11 @@ class ClusterState:
         if pod.request is not None and not pod.node_name and not pod.terminal:
             self._greet(pod.request)
 
-    def _account(self, uid: str, pod: JsonObject | None) -> None:
-        for name in self.hosts.set_share(uid, None if pod is None else host_share(pod)):
+    def _account(self, uid: str, pod: JsonObject | None, confirms: bool = False) -> None:
+        # A bind that is confirmed was counted as much from its beginning, unless its pod was accounted for.
+        counted = confirms and not self.hosts.accounts_for(uid)
+        changed = self.hosts.set_share(uid, None if pod is None else host_share(pod))
+        for name in () if counted else changed:
             self.views.forget(name)
 
 

@@ -9,7 +9,7 @@ devices back, and where others are nominated to that come before it, it sees wha
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet
 from gpuloom.placement.potential import Prices, neutral_prices
-from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.nominations import NOBODY, Asker, Nomination, Nominations, Remainders
 from services.scheduler_extender.occupancy import Claim, Taken, closed_reason, taken_by
 from services.scheduler_extender.pods import HostShare
@@ -71,16 +71,25 @@ class Hosts:
             self._shares[pod_uid] = share
         return {entry.node_name for entry in (before, share) if entry is not None}
 
-    def capacity(self, node_name: str) -> HostCapacity | None:
+    def accounts_for(self, pod_uid: str) -> bool:
+        return pod_uid in self._shares
+
+    def capacity(self, node_name: str, attempts: Iterable[Attempt] = ()) -> HostCapacity | None:
+        """What is left beside these binds to the node, without those whose pod is accounted for there."""
         totals = self._totals.get(node_name)
         if totals is None:
             return None
-        used = self._used.get(node_name, [0, 0])
+        cpu_milli, memory_bytes = self._used.get(node_name, (0, 0))
+        for attempt in attempts:
+            share = self._shares.get(attempt.pod.uid)
+            if share is None or share.node_name != node_name:
+                cpu_milli += attempt.cpu_milli
+                memory_bytes += attempt.memory_bytes
         return HostCapacity(
             totals.cpu_milli,
-            max(0, totals.cpu_milli - used[0]),
+            max(0, totals.cpu_milli - cpu_milli),
             totals.memory_bytes,
-            max(0, totals.memory_bytes - used[1]),
+            max(0, totals.memory_bytes - memory_bytes),
         )
 
 
@@ -109,7 +118,7 @@ class Views:
         self._stale = True
         self._freshened = False
         self._wake: Callable[[], None] = _nobody
-        self.census = Census()
+        self._census = Census()
 
     def keep(self, fleet: Fleet) -> None:
         """From now on this fleet holds the view of every node."""
@@ -152,6 +161,13 @@ class Views:
         for _ in range(min(most, len(self._changed))):
             self._make(self._changed.pop())
         return bool(self._changed)
+
+    def census(self) -> "Census":
+        """As of now. A bind that is confirmed outdates no view, so its node is counted anew only here."""
+        self.refresh(most=sys.maxsize)
+        for name in self._ledger.take_confirmed():
+            self._census.count(name, self._ledger.claims(name))
+        return self._census
 
     def view(self, node_name: str, asker: Asker | str = NOBODY) -> NodeView | None:
         """The node now, as this pod sees it; None if Kubernetes shows no such node."""
@@ -217,25 +233,30 @@ class Views:
         self._remainders.forget(node_name)
         uid = self._ledger.node_uid(node_name)
         if uid is None:
-            # A pod that was unbound has touched the node of no name, which nobody has kept.
+            # Of a node that was touched by pods alone, before Kubernetes showed it, nothing is kept.
             if self._kept.pop(node_name, None) is not None and self._fleet is not None:
                 self._fleet.remove(node_name)
-            self.census.forget(node_name)
+            self._census.forget(node_name)
             return
         claims = self._ledger.claims(node_name)
         view = self._kept[node_name] = self._known(node_name, uid, claims)
         if self._fleet is not None:
             self._fleet.put(view)
-        is_closed = bool(view.closed_reason) and self._ledger.facts(node_name) is not None
-        self.census.note(node_name, tuple(claim.state for claim in claims), is_closed)
+        self._census.count(node_name, claims)
+        self._census.note_closed(
+            node_name, bool(view.closed_reason) and self._ledger.facts(node_name) is not None
+        )
 
     def _build(self, node_name: str, uid: str, without_pod: str) -> NodeView:
         if self._stale and self._ledger.facts(node_name) is not None:
             return _closed(node_name, uid, STALE)
-        return self._known(node_name, uid, self._ledger.claims(node_name, without_pod))
+        return self._known(node_name, uid, self._ledger.claims(node_name, without_pod), without_pod)
 
-    def _known(self, node_name: str, uid: str, claims: Sequence[Claim]) -> NodeView:
-        """What the facts say, however old they are."""
+    def _known(self, node_name: str, uid: str, claims: Sequence[Claim], without_pod: str = "") -> NodeView:
+        """What the facts say, however old they are.
+
+        A claim's state must not show here: a bind that is confirmed as it was begun outdates no view.
+        """
         facts = self._ledger.facts(node_name)
         if facts is None:
             return _closed(node_name, uid, NO_FACTS)
@@ -253,12 +274,12 @@ class Views:
             gpus=_gpu_views(state.gpus, taken, closed, self._kept.get(node_name)),
             topology=state.topology,
             closed_reason=closed_reason(claims) or _unknown_device(taken, gpus),
-            host=self._hosts.capacity(node_name),
+            host=self._hosts.capacity(node_name, self._ledger.attempts_on(node_name, without_pod)),
         )
 
 
 class Census:
-    """Owners on all nodes by their state, and closed nodes, counted as views are made: a scrape is cheap."""
+    """Owners on all nodes by their state, and closed nodes, counted as nodes change: a scrape is cheap."""
 
     def __init__(self) -> None:
         self.owners: Counter[EntryState] = Counter()
@@ -266,17 +287,22 @@ class Census:
         """Nodes that have facts and yet nothing to give out."""
         self._states: dict[str, tuple[EntryState, ...]] = {}
 
-    def note(self, node_name: str, states: tuple[EntryState, ...], is_closed: bool) -> None:
-        self.forget(node_name)
+    def count(self, node_name: str, claims: Sequence[Claim]) -> None:
+        states = tuple(claim.state for claim in claims)
+        self.owners.subtract(self._states.pop(node_name, ()))
         self.owners.update(states)
         if states:
             self._states[node_name] = states
+
+    def note_closed(self, node_name: str, is_closed: bool) -> None:
         if is_closed:
             self.closed.add(node_name)
+        else:
+            self.closed.discard(node_name)
 
     def forget(self, node_name: str) -> None:
-        self.owners.subtract(self._states.pop(node_name, ()))
-        self.closed.discard(node_name)
+        self.count(node_name, ())
+        self.note_closed(node_name, False)
 
 
 class Viewer:

@@ -33,6 +33,13 @@ class ApiServer:
         changed["metadata"]["annotations"][annotation] = str(self._version)
         self._commit(name, self.pods[name], changed)
 
+    def resize(self, name: str) -> None:
+        """It asks for a core more."""
+        changed = deepcopy(self.pods[name])
+        for amounts in changed["spec"]["containers"][0]["resources"].values():
+            amounts["cpu"] = str(int(amounts["cpu"]) + 1)
+        self._commit(name, self.pods[name], changed)
+
     def begin_delete(self, name: str) -> None:
         changed = deepcopy(self.pods[name])
         changed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"

@@ -179,6 +179,13 @@ class Game:
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
+    @move("binds", "takeovers", "failovers", weight=1, when=lambda game: bool(game.world.api.pods))
+    def a_pod_is_resized(self, draw: Draw) -> None:
+        """Before or after it is bound; what it had before may never be heard of."""
+        self.world.api.resize(_pick(sorted(self.world.api.pods), draw))
+        if self.world.serves and draw(2):
+            self.world.replica.list_pods()
+
     @move("binds", "ends", "takeovers", "failovers", "nodes", when=lambda game: bool(game.unbound()))
     def a_pod_is_nominated_or_no_longer(self, draw: Draw) -> None:
         """Before, while or after a bind of it or of others is under way."""

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
+from gpuloom.model.ledger import EntryState
 from gpuloom.model.snapshot import ClosedGpu
 from services.scheduler_extender.ledger import Attempt, Ledger
 from tests.unit.scheduler_extender.builders import (
+    JsonObject,
     a_gpu,
     a_holder,
     a_pod,
@@ -12,6 +16,7 @@ from tests.unit.scheduler_extender.builders import (
     an_allocation,
     an_observed_pod,
     given,
+    gpuloom_share,
     nvidia_cards,
     some_facts,
 )
@@ -46,7 +51,7 @@ def owners(ledger: Ledger, node: str = "node") -> dict[str, set[str]]:
     }
 
 
-def bound(uuid: str = "GPU-0", advisory: bool = False, phase: str = "Running") -> dict[str, object]:
+def bound(uuid: str = "GPU-0", advisory: bool = False, phase: str = "Running") -> JsonObject:
     allocation = an_allocation(POD, given(uuid), advisory=advisory)
     resources = nvidia_cards(1) if advisory else None
     return a_pod(POD, resources, node="node", phase=phase, allocation=allocation)
@@ -68,6 +73,117 @@ def test_an_unbound_sight_of_the_pod_ends_no_attempt() -> None:
     ledger.observe_pod(an_observed_pod(a_pod(POD)), 1.0)
 
     assert owners(ledger) == {"pod": {"GPU-0"}}
+
+
+def test_a_pod_that_is_bound_exactly_as_attempted_touches_nothing() -> None:
+    for advisory in (False, True):
+        ledger = a_ledger()
+        ledger.begin(an_attempt(advisory=advisory))
+        ledger.observe_pod(an_observed_pod(a_pod(POD)), 0.5)
+        ledger.take_touched()
+
+        confirms = ledger.observe_pod(an_observed_pod(bound(advisory=advisory)), 1.0)
+
+        (claim,) = ledger.claims("node")
+        assert confirms
+        assert ledger.take_touched() == set()
+        assert (ledger.take_confirmed(), ledger.take_confirmed()) == ({"node"}, set())
+        assert (claim.state, ledger.has_attempt(POD.uid)) == (EntryState.OBSERVED, False)
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        bound("GPU-1"),
+        bound(advisory=True),
+        bound(phase="Succeeded"),
+        a_pod(POD, node="node"),
+        a_pod(POD, node="node", allocation="forged"),
+        a_pod(POD, {}, node="node", allocation=an_allocation(POD, given("GPU-0"))),
+        a_pod(POD, {**gpuloom_share(1000), "cpu": "1"}, node="node", allocation=an_attempt().allocation),
+        a_pod(POD, {**gpuloom_share(1000), "memory": "1"}, node="node", allocation=an_attempt().allocation),
+    ],
+    ids=("card", "advisory", "ended", "no record", "forged", "no request", "cpu", "memory"),
+)
+def test_a_pod_that_differs_from_its_attempt_touches_its_node(observed: JsonObject) -> None:
+    ledger = a_ledger()
+    ledger.begin(an_attempt())
+    ledger.take_touched()
+
+    confirms = ledger.observe_pod(an_observed_pod(observed), 1.0)
+
+    assert not confirms
+    assert ledger.take_touched() == {"node"}
+
+
+def test_a_pod_with_a_problem_confirms_nothing() -> None:
+    ledger = a_ledger()
+    ledger.begin(an_attempt())
+
+    assert not ledger.observe_pod(replace(an_observed_pod(bound()), problem="in doubt"), 1.0)
+
+
+@pytest.mark.parametrize(("node", "uid"), [("node", "uid-new"), ("renamed", "uid-node")])
+def test_a_bind_to_another_name_or_machine_than_its_pod_is_on_is_not_confirmed(node: str, uid: str) -> None:
+    ledger = a_ledger()
+    ledger.begin(an_attempt())
+    ledger.observe_node(node, uid)
+    pod = a_pod(POD, node=node, allocation=an_attempt().allocation)
+
+    assert not ledger.observe_pod(an_observed_pod(pod), 1.0)
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_an_attempt_of_a_pod_that_was_there_before_is_not_confirmed(phase: str) -> None:
+    ledger = a_ledger()
+    ledger.observe_pod(an_observed_pod(bound("GPU-1", phase=phase)), 0.0)
+    ledger.begin(an_attempt())
+
+    assert not ledger.observe_pod(an_observed_pod(bound()), 1.0)
+
+
+def test_an_attempt_of_a_pod_that_is_still_released_there_is_not_confirmed() -> None:
+    ledger = a_ledger()
+    ledger.begin(an_attempt(uuid="GPU-1"))
+    ledger.observe_gone(POD.uid, 0.0)
+    ledger.begin(an_attempt())
+
+    assert not ledger.observe_pod(an_observed_pod(bound()), 1.0)
+
+
+def test_a_node_that_is_forgotten_is_no_longer_among_the_confirmed() -> None:
+    ledger = a_ledger()
+    ledger.begin(an_attempt())
+    ledger.observe_pod(an_observed_pod(bound()), 1.0)
+
+    ledger.forget_node("node")
+
+    assert ledger.take_confirmed() == set()
+
+
+def test_claims_come_by_pod_whatever_their_state() -> None:
+    """So that one which is confirmed keeps its place, on which what is predicted for others depends."""
+    ledger = a_ledger()
+    for name in ("a", "pod", "z"):
+        ledger.begin(an_attempt(name, advisory=True))
+
+    before = [claim.pod.name for claim in ledger.claims("node")]
+    ledger.observe_pod(an_observed_pod(bound(advisory=True)), 1.0)
+    after = [claim.pod.name for claim in ledger.claims("node")]
+
+    assert before == after == ["a", "pod", "z"]
+
+
+def test_a_pod_has_one_attempt_on_a_name_that_another_machine_took() -> None:
+    ledger = a_ledger()
+    ledger.begin(an_attempt())
+    ledger.observe_node("node", "uid-new")
+    again = an_allocation(POD, given("GPU-0"), node_uid="uid-new")
+    ledger.begin(Attempt(POD, "node", again))
+    ledger.begin(an_attempt("other"))
+
+    assert sorted(attempt.pod.name for attempt in ledger.attempts_on("node")) == ["other", "pod"]
+    assert [attempt.pod.name for attempt in ledger.attempts_on("node", POD.uid)] == ["other"]
 
 
 def test_only_the_very_attempt_that_was_refused_ends() -> None:
@@ -96,7 +212,7 @@ def test_a_refused_attempt_reopens_its_node() -> None:
 def test_a_deletion_timestamp_frees_nothing() -> None:
     ledger = a_ledger()
     going = bound()
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # type: ignore[index]
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
     ledger.observe_pod(an_observed_pod(going), 0.0)
 

@@ -1,7 +1,8 @@
 """No device is ever given to two owners: the real ledger and bindings against a hostile, truthful model.
 
-After every move two things must hold on every node: it owes no device beyond what it has, and it would not if
-everything on its way arrived and the extender gave away all that it believes to be free.
+After every move three things must hold on every node: it owes no device beyond what it has, it would not if
+everything on its way arrived and the extender gave away all that it believes to be free, and what extenders
+keep of it is what they would make anew of all that they know.
 """
 
 from random import Random
@@ -34,6 +35,10 @@ class Cluster(RuleBasedStateMachine):
     def no_device_has_two_owners(self) -> None:
         assert not self.game.world.overbooked()
 
+    @invariant()
+    def whatever_is_kept_is_as_if_made_anew(self) -> None:
+        assert not self.game.world.out_of_step()
+
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(
@@ -60,5 +65,5 @@ def walk(seed: int, theme: str = "") -> None:
         played.append(chance.choice(game.choices()))
         game.play(played[-1], chance.randrange)
 
-        problem = game.world.overbooked()
+        problem = game.world.overbooked() or game.world.out_of_step()
         assert not problem, f"seed {seed}, theme {game.theme}: {problem} after {played}"

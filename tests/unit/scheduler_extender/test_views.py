@@ -250,6 +250,45 @@ def test_the_view_carries_mode_and_host_capacity() -> None:
     assert (view.host.cpu_free_milli, view.host.memory_free_bytes) == (6000, 900)
 
 
+def test_a_bind_under_way_counts_on_the_host_once_though_its_pod_is_there_or_elsewhere_already() -> None:
+    free_milli = []
+    for share in (None, HostShare("node", 3000, 100), HostShare("elsewhere", 3000, 100)):
+        sight = an_open_sight()
+        sight.hosts.set_totals("node", HostTotals(8000, 1000))
+        sight.hosts.set_share(POD.uid, share)
+        sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0")), 1000, 100))
+        host = sight.view().host
+        free_milli.append(None if host is None else host.cpu_free_milli)
+
+    assert free_milli == [7000, 5000, 7000]
+
+
+def test_binds_of_one_pod_to_two_machines_of_one_name_count_on_the_host_once() -> None:
+    sight = an_open_sight()
+    sight.hosts.set_totals("node", HostTotals(8000, 1000))
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0")), 3000, 100))
+    sight.ledger.observe_node("node", "uid-new")
+    sight.ledger.observe_facts("uid-new", some_facts("node", *CARDS, uid="uid-new"), 0.0)
+
+    again = an_allocation(POD, given("GPU-0"), node_uid="uid-new")
+    sight.ledger.begin(Attempt(POD, "node", again, 3000, 100))
+
+    host = sight.view().host
+    assert host is not None
+    assert (host.cpu_free_milli, host.memory_free_bytes) == (5000, 900)
+
+
+def test_more_binds_than_a_host_has_room_for_leave_nothing_of_it() -> None:
+    sight = an_open_sight()
+    sight.hosts.set_totals("node", HostTotals(8000, 1000))
+
+    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0")), 9000, 2000))
+
+    host = sight.view().host
+    assert host is not None
+    assert (host.cpu_free_milli, host.memory_free_bytes) == (0, 0)
+
+
 def test_a_pod_that_moves_or_goes_gives_its_cpu_back() -> None:
     hosts = Hosts()
     hosts.set_totals("node", HostTotals(8000, 1000))

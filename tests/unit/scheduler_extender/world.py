@@ -30,11 +30,14 @@ from services.scheduler_extender.wire import BindCall
 from tests.unit.scheduler_extender.api_server import ApiServer
 from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_gpu, a_node, a_pod
 from tests.unit.scheduler_extender.calls import Call, Task
+from tests.unit.scheduler_extender.in_step import miscounted, out_of_step
 from tests.unit.scheduler_extender.machines import Machine, Owed
 from tests.unit.scheduler_extender.replica import DISCOVERY_TTL_S, Replica
 
 PRIORITIES = {"c": 1, "d": 1}
 """Of pods by their name; the others have none."""
+CORES = {"b": 2, "c": 4, "d": 8}
+"""That pods ask for, by their name; the others ask for one."""
 
 
 class World:
@@ -73,7 +76,8 @@ class World:
         ref = PodRef("default", name, f"uid-{name}-{self._serial}")
         self.known.append(ref)
         notes = {"gpuloom.dev/mig-profile": profile} if profile else {}
-        made = a_pod(ref, resources, node=node, annotations=notes)
+        asked = {**resources, "cpu": str(CORES.get(name, 1)), "memory": "1Gi"}
+        made = a_pod(ref, asked, node=node, annotations=notes)
         made["spec"]["priority"] = PRIORITIES.get(name, 0)
         pod = self.api.create(made)
         if node:
@@ -207,6 +211,14 @@ class World:
         problems = (
             machine.overbooked(self._coming(machine), self._believed(machine))
             for machine in self.machines.values()
+        )
+        return next(filter(None, problems), "")
+
+    def out_of_step(self) -> str:
+        """What an extender keeps of its nodes, or counts, otherwise than it would make it anew."""
+        problems = (
+            out_of_step(replica.state, self.machines) or miscounted(replica.state)
+            for replica in self.replicas
         )
         return next(filter(None, problems), "")
 
