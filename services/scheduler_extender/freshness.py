@@ -21,9 +21,10 @@ class Freshness:
     async def run(self) -> None:
         while True:
             await self._poked.wait()
-            if not self._views.refresh(NODES_A_TURN):
+            if self._views.refresh(NODES_A_TURN):
+                await asyncio.sleep(0)
+            else:
                 self._poked.clear()
-            await asyncio.sleep(0)
 
     def unready_reason(self) -> str:
         """Once everything is listed: the views of a whole cluster take a second to make, but only once."""

@@ -213,6 +213,11 @@ class Ledger:
         for name in self._releases.waiting_nodes():
             self._settle(name, now_s)
 
+    @property
+    def touched(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._touched)
+
     def take_touched(self) -> set[str]:
         """Names of nodes whose claims or facts changed since the last call."""
         touched, self._touched = self._touched, set()

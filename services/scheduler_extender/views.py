@@ -136,7 +136,8 @@ class Views:
 
     def poke(self) -> None:
         """Something may have changed on the ledger."""
-        self._wake()
+        if self._changed or self._ledger.touched:
+            self._wake()
 
     @property
     def stale(self) -> bool:
