@@ -3,6 +3,7 @@
 An expected failure is one line on stderr and an exit code; a traceback means that we made a mistake.
 """
 
+import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -28,7 +29,7 @@ def exit_code_of(arguments: list[str]) -> int:
         code = command.main(arguments or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except typer.TyperException as error:
         return _usage(error)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
         return _complain("interrupted", exits.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has enough of it.

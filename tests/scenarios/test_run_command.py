@@ -112,6 +112,19 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(run_directory: Path) -> N
     assert processes_in(run_directory) == []
 
 
+def test_a_second_signal_ends_everything_at_once_and_in_one_line(run_directory: Path) -> None:
+    with running("--nodes", "2", "--dir", str(run_directory)) as process:
+        wait_for_line(process, "everything is up")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LONGEST_RUN_S)
+
+    assert process.returncode == 130
+    assert said.endswith("gpuloom: interrupted\n")
+    assert "Traceback" not in said
+    assert processes_in(run_directory) == []
+
+
 def test_a_part_that_can_not_start_is_named_with_its_log(tmp_path: Path, run_directory: Path) -> None:
     broken = tmp_path / "broken" / "services" / "node_agent" / "__init__.py"
     broken.parent.mkdir(parents=True)
