@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.columns import Columns
+from gpuloom.placement.demand import Demand
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet, Question
-from gpuloom.placement.score import Scored, evaluate
-from tests.unit.placement.builders import a_card, a_cut_card, a_node, whole
+from gpuloom.placement.potential import prices_for
+from gpuloom.placement.score import Scored, evaluate, in_order
+from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_share, whole
 from tests.unit.placement.strategies import nodes, requests
 
 HOST = HostCapacity(64_000, 64_000, 1 << 38, 1 << 38)
@@ -92,3 +94,22 @@ def test_alike_nodes_get_equal_points(data: st.DataObject, request: PodRequest) 
                 found = evaluate(request, one), evaluate(request, other)
                 if isinstance(found[0], Scored):
                     assert found[1] == replace(found[0], name=other.name)
+
+
+def test_new_prices_change_answers_that_were_given_before() -> None:
+    nearly_full, empty = a_node(a_card(0, 500), name="a", host=HOST), a_node(a_card(0), name="b", host=HOST)
+    fleet, request = Fleet(), a_share(250)
+    fleet.put(nearly_full)
+    fleet.put(empty)
+    before = fleet.evaluate(Question(request)).ranked()
+    demand = Demand()
+    for _ in range(200):
+        demand = demand.with_pod(a_share(500))
+
+    fleet.set_prices(prices_for(demand, fleet.supply()))
+    after = fleet.evaluate(Question(request)).ranked()
+
+    market = fleet.market(request.gpu.authority)
+    alone = [evaluate(request, view, market=market) for view in (nearly_full, empty)]
+    assert after != before
+    assert after == in_order(entry for entry in alone if isinstance(entry, Scored))
