@@ -4,44 +4,26 @@ An answer depends on the request, on prices and on everything that likeness is m
 What many nodes together decide (which sets of cards have become rare) is not in it: that is `points`.
 """
 
-from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.columns import Columns, Numbers
+from gpuloom.placement.devices import NodeView
 from gpuloom.placement.effects import Placement
-from gpuloom.placement.points import Rises, rises
+from gpuloom.placement.fit import Fit, fit_or_reason
+from gpuloom.placement.points import Rise, Rises, rises
 from gpuloom.placement.potential import Prices
 from gpuloom.placement.reasons import Reason
+from gpuloom.placement.score import rise
 from gpuloom.placement.verdicts import Codes, judge
 
-MAX_REQUESTS = 32
-
 _UNKNOWN = -1
+# For so few examples plain numbers are faster than arrays.
+_ONE_BY_ONE = 4
 _FIRST_NUMBERS = 64
-
-
-class KnownAnswers:
-    """Of the requests that were asked about last."""
-
-    def __init__(self) -> None:
-        self._by_request: OrderedDict[PodRequest, Answers] = OrderedDict()
-        self._prices: Prices | None = None
-        self._epoch = -1
-
-    def to(self, request: PodRequest, columns: Columns, prices: Prices) -> "Answers":
-        if prices is not self._prices or columns.likeness.epoch != self._epoch:
-            self._prices, self._epoch = prices, columns.likeness.epoch
-            self._by_request.clear()
-        known = self._by_request.get(request)
-        if known is None:
-            known = self._by_request[request] = Answers(request, columns, prices)
-            if len(self._by_request) > MAX_REQUESTS:
-                self._by_request.popitem(last=False)
-        self._by_request.move_to_end(request)
-        return known
 
 
 class Answers:
@@ -72,6 +54,28 @@ class Answers:
         resource, balance = self._micro.take(alike, axis=1)
         whole_before, whole_after = self._whole.take(alike, axis=1)
         return Rises(resource, balance, self._topology.take(alike), whole_before, whole_after)
+
+    def of(self, numbers: Sequence[int]) -> list[Rise | None]:
+        """By how much the request raises the potential of these kinds; None for one that it does not fit.
+
+        Each must be some node's now.
+        """
+        rows = self._columns.rows([self._columns.likeness.first_name(number) for number in numbers])
+        if len(numbers) <= _ONE_BY_ONE:
+            return [self._of_one(self._columns.views[row]) for row in rows.tolist()]
+        alike = np.array(numbers)
+        codes, found = self.codes(alike, rows), self.rises(alike)
+        parts = (found.resource, found.balance, found.topology, found.whole_before, found.whole_after)
+        return [
+            Rise(*entry) if code == Reason.FITS.value else None
+            for code, *entry in zip(codes.tolist(), *(part.tolist() for part in parts), strict=True)
+        ]
+
+    def _of_one(self, view: NodeView | None) -> Rise | None:
+        outcome = None if view is None else fit_or_reason(self._request, view)
+        if view is None or not isinstance(outcome, Fit):
+            return None
+        return rise(self._request, view, outcome, self._prices)
 
     def _work_out(self, numbers: Numbers, rows: Numbers) -> None:
         """`rows` has one example for each number."""

@@ -111,12 +111,17 @@ class Columns:
         self._slice_counts: dict[SliceKind, int] = {}
         self._likeness = Likeness()
         self._reuses = 0
-        self._able = np.zeros((len(STANDS), MAX_GPUS_PER_NODE + 1), dtype=np.int64)
+        self._able = [[0] * (MAX_GPUS_PER_NODE + 1) for _ in STANDS]
 
     @property
     def size(self) -> int:
         """Rows in use, spare ones between them included."""
         return len(self.views)
+
+    @property
+    def count(self) -> int:
+        """Nodes that have a row."""
+        return len(self._rows)
 
     def row(self, name: str) -> int | None:
         return self._rows.get(name)
@@ -146,10 +151,9 @@ class Columns:
         """Of all rows, brought up to date."""
         return self._likeness
 
-    def whole_cards(self, stands: Sequence[int]) -> Numbers:
+    def whole_cards(self, stands: Sequence[int]) -> list[int]:
         """How many nodes of these stands have so many fully free cards, by that number."""
-        counts: Numbers = self._able[stands].sum(axis=0)
-        return counts
+        return [sum(of_number) for of_number in zip(*(self._able[stand] for stand in stands), strict=True)]
 
     def put(self, view: NodeView) -> int:
         """The node as it is now; returns its row."""
@@ -167,7 +171,7 @@ class Columns:
             self._release(row, before)
         self._write(row, view, shape, kinds)
         self.views[row] = view
-        self._note_likeness(row)
+        self._note_likeness(row, view.name)
         return row
 
     def remove(self, name: str) -> None:
@@ -177,19 +181,22 @@ class Columns:
         view = self.views[row]
         if view is not None:
             self._release(row, view)
+        self._likeness.forget(row, name)
         self._node[:, row] = 0
         self._mask[:, row] = 0
         self.views[row] = None
         self._spare.append(row)
 
-    def _note_likeness(self, row: int) -> None:
+    def _note_likeness(self, row: int, name: str) -> None:
         reuses = self.kinds.reuses + self.shapes.reuses
         if reuses != self._reuses or self._likeness.is_full(self.size):
             # What was noted may hold a number that means something else now.
             self._reuses = reuses
-            self._likeness.begin_anew((other, self._content(other)) for other in self._rows.values())
+            self._likeness.begin_anew(
+                (other, other_name, self._content(other)) for other_name, other in self._rows.items()
+            )
         else:
-            self._likeness.note(row, self._content(row))
+            self._likeness.note(row, name, self._content(row))
 
     def _content(self, row: int) -> bytes:
         """Everything that a node is judged by."""
@@ -208,7 +215,7 @@ class Columns:
         host = view.host
         stand = _STAND_NUMBERS[Stand(bool(view.closed_reason), view.mode, view.delivery)]
         whole = masks[2].bit_count()
-        self._able[stand, whole] += 1
+        self._able[stand][whole] += 1
         self._mask[:, row] = masks
         self._node[:, row] = (
             stand,
@@ -227,7 +234,7 @@ class Columns:
 
     def _release(self, row: int, view: NodeView) -> None:
         stand, shape, whole = self._node[:3, row].tolist()
-        self._able[stand, whole] -= 1
+        self._able[stand][whole] -= 1
         self.shapes.release(shape)
         for position, one in enumerate(view.gpus):
             self.kinds.release(int(self._gpu[0, row, position]))

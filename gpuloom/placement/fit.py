@@ -20,7 +20,9 @@ __all__ = [
     "MODE_OF_AUTHORITY",
     "Fit",
     "Refusal",
+    "Unfit",
     "fit",
+    "fit_or_reason",
     "host_refusal",
     "instance_milli",
     "is_model",
@@ -42,7 +44,21 @@ class Fit:
         return tuple(i for i in range(self.mask.bit_length()) if self.mask >> i & 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why the node can't serve the request; `detail` is what the node itself says of it."""
+
+    reason: Reason
+    detail: str = ""
+
+
 def fit(request: PodRequest, node: NodeView) -> Fit | Refusal:
+    found = fit_or_reason(request, node)
+    return found if isinstance(found, Fit) else refusal(found.reason, request, found.detail)
+
+
+def fit_or_reason(request: PodRequest, node: NodeView) -> Fit | Unfit:
+    """`fit` for those who make no text of a refusal."""
     found = _node_refusal(request, node)
     if found is not None:
         return found
@@ -91,29 +107,29 @@ def is_model(request: GpuRequest, model: str, architecture: str) -> bool:
     )
 
 
-def _node_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
+def _node_refusal(request: PodRequest, node: NodeView) -> Unfit | None:
     if node.closed_reason:
-        return refusal(Reason.CLOSED, request, node.closed_reason)
+        return Unfit(Reason.CLOSED, node.closed_reason)
     authority = request.gpu.authority
     if node.mode is NodeMode.UNKNOWN:
-        return refusal(Reason.MODE_UNKNOWN, request)
+        return Unfit(Reason.MODE_UNKNOWN)
     if node.mode is not MODE_OF_AUTHORITY[authority]:
-        return refusal(Reason.WRONG_MODE, request)
+        return Unfit(Reason.WRONG_MODE)
     if authority is Authority.GPULOOM:
         return _delivery_refusal(request, node)
     return None
 
 
-def _delivery_refusal(request: PodRequest, node: NodeView) -> Refusal | None:
+def _delivery_refusal(request: PodRequest, node: NodeView) -> Unfit | None:
     """Whether the node could deliver the chosen devices to this pod, and no others."""
     if node.delivery is Delivery.NRI:
         opens = request.runtime_class == RUNTIME_CLASS
-        return refusal(Reason.OPEN_RUNTIME_CLASS, request) if opens else None
+        return Unfit(Reason.OPEN_RUNTIME_CLASS) if opens else None
     if node.delivery is not Delivery.ENV:
-        return refusal(Reason.NO_DELIVERY, request)
+        return Unfit(Reason.NO_DELIVERY)
     if request.runtime_class != RUNTIME_CLASS:
-        return refusal(Reason.NEEDS_RUNTIME_CLASS, request)
-    return None if request.sees_only_its_allocation else refusal(Reason.NEEDS_ENVIRONMENT, request)
+        return Unfit(Reason.NEEDS_RUNTIME_CLASS)
+    return None if request.sees_only_its_allocation else Unfit(Reason.NEEDS_ENVIRONMENT)
 
 
 class _Count:
@@ -140,18 +156,18 @@ class _Count:
             self.free += free
             self.mask |= 1 << position
 
-    def outcome(self, request: PodRequest) -> Fit | Refusal:
+    def outcome(self, request: PodRequest) -> Fit | Unfit:
         needed = request.gpu.count
         if self.free >= needed:
             return Fit(self.mask)
         if self.existing < needed:
-            return refusal(Reason.TOO_FEW, request)
+            return Unfit(Reason.TOO_FEW)
         if self.usable < needed:
-            return refusal(Reason.UNUSABLE, request, self.unusable_reason)
-        return refusal(Reason.TAKEN, request)
+            return Unfit(Reason.UNUSABLE, self.unusable_reason)
+        return Unfit(Reason.TAKEN)
 
 
-def _fit_whole(request: PodRequest, node: NodeView) -> Fit | Refusal:
+def _fit_whole(request: PodRequest, node: NodeView) -> Fit | Unfit:
     gpu, count = request.gpu, _Count()
     for i, view in enumerate(node.gpus):
         if _is_card(gpu, view.gpu, gpu.memory_mib or 0):
@@ -163,7 +179,7 @@ def _fit_whole(request: PodRequest, node: NodeView) -> Fit | Refusal:
     return count.outcome(request)
 
 
-def _fit_share(request: PodRequest, node: NodeView) -> Fit | Refusal:
+def _fit_share(request: PodRequest, node: NodeView) -> Fit | Unfit:
     gpu, count = request.gpu, _Count()
     for i, view in enumerate(node.gpus):
         memory_mib = share_memory_mib(gpu, view.gpu)
@@ -173,7 +189,7 @@ def _fit_share(request: PodRequest, node: NodeView) -> Fit | Refusal:
     return count.outcome(request)
 
 
-def _fit_mig(request: PodRequest, node: NodeView) -> Fit | Refusal:
+def _fit_mig(request: PodRequest, node: NodeView) -> Fit | Unfit:
     gpu, count = request.gpu, _Count()
     for i, view in enumerate(node.gpus):
         if view.gpu.mig_enabled and is_model(gpu, view.gpu.model, view.gpu.architecture):
@@ -182,7 +198,7 @@ def _fit_mig(request: PodRequest, node: NodeView) -> Fit | Refusal:
     return count.outcome(request)
 
 
-def _topology_refusal(request: PodRequest, node: NodeView, count: _Count) -> Refusal | None:
+def _topology_refusal(request: PodRequest, node: NodeView, count: _Count) -> Unfit | None:
     """Evictions help only if the usable cards, all of them free, would have such a set."""
     gpu = request.gpu
     if count.free >= gpu.count and _linked(gpu, node, count.mask):
@@ -190,7 +206,7 @@ def _topology_refusal(request: PodRequest, node: NodeView, count: _Count) -> Ref
     possible = _linked(gpu, node, count.usable_mask)
     if possible and count.free < gpu.count:
         return None
-    return refusal(Reason.NOT_LINKED if possible else Reason.NEVER_LINKED, request)
+    return Unfit(Reason.NOT_LINKED if possible else Reason.NEVER_LINKED)
 
 
 def _linked(gpu: GpuRequest, node: NodeView, mask: int) -> bool:
@@ -206,7 +222,7 @@ def _is_card(request: GpuRequest, gpu: Gpu, memory_mib: int) -> bool:
     )
 
 
-_FIT_OF_KIND: dict[RequestKind, Callable[[PodRequest, NodeView], Fit | Refusal]] = {
+_FIT_OF_KIND: dict[RequestKind, Callable[[PodRequest, NodeView], Fit | Unfit]] = {
     RequestKind.WHOLE: _fit_whole,
     RequestKind.SHARE: _fit_share,
     RequestKind.MIG: _fit_mig,

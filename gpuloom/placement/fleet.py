@@ -5,21 +5,23 @@ views are kept as arrays (`columns`), fit and points are array operations over t
 alike one is judged for all (`answers`). Owned by one thread; reads views and changes nothing but itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 
 import numpy as np
 
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import Authority, PodRequest
-from gpuloom.placement.answers import KnownAnswers
 from gpuloom.placement.columns import STANDS, Columns, Numbers
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import MODE_OF_AUTHORITY
-from gpuloom.placement.points import DEFAULT_WEIGHTS, Market, ScoreWeights, points, with_advice
+from gpuloom.placement.opinions import Opinions
+from gpuloom.placement.points import DEFAULT_WEIGHTS, Market, Scale, ScoreWeights, points, with_advice
 from gpuloom.placement.potential import Prices, Supply, neutral_prices, set_prices_micro
 from gpuloom.placement.reasons import Reason
+from gpuloom.placement.score import Ranked
 from gpuloom.placement.survey import NameOrder, Survey
 from gpuloom.placement.verdicts import Codes, judge_hosts, unusable_positions
 
@@ -40,13 +42,17 @@ class Question:
 class Fleet:
     def __init__(self, weights: ScoreWeights = DEFAULT_WEIGHTS) -> None:
         self._weights = weights
+        # Only if both parts of the potential weigh the same, its rise alone puts kinds in order.
+        self._keeps_order = (
+            weights.resource * DEFAULT_WEIGHTS.balance == weights.balance * DEFAULT_WEIGHTS.resource
+        )
         self._columns = Columns()
-        self._answers = KnownAnswers()
+        self._opinions = Opinions()
         self._known: _Everybody | None = None
         self.prices = neutral_prices()
 
     def __len__(self) -> int:
-        return len(self._columns.names())
+        return self._columns.count
 
     def put(self, view: NodeView) -> None:
         """A node appeared or changed. The same view again costs nothing."""
@@ -82,7 +88,7 @@ class Fleet:
         if not self.prices.sets[authority]:
             return Market(self.prices)
         whole = self._columns.whole_cards(_open_stands(authority))
-        able = {count: int(whole[count:].sum()) for count, _ in self.prices.sets[authority]}
+        able = {count: sum(whole[count:]) for count, _ in self.prices.sets[authority]}
         return Market(self.prices, set_prices_micro(self.prices, authority, able))
 
     def evaluate(self, question: Question, names: Sequence[str] | None = None) -> Survey:
@@ -90,7 +96,7 @@ class Fleet:
         request = question.request
         rows = self._everybody().rows if names is None else self._columns.rows(names)
         names = self._everybody().names if names is None else names
-        answers = self._answers.to(request, self._columns, self.prices)
+        answers = self._opinions.on(request, self._columns, self.prices).answers
         alike = self._columns.likeness.at(rows)
         codes = answers.codes(alike, rows)
         if question.check_host:
@@ -110,6 +116,25 @@ class Fleet:
             name_order=NameOrder(self._everybody().order, rows[fitting]),
             points=with_advice(scored, fitting_names, (question.hint, question.price)),
         )
+
+    def best(self, question: Question, count: int, among: Container[str], tries: int) -> list[Ranked]:
+        """The best nodes among these, best first; equals by name. As `evaluate` finds them, but much faster.
+
+        Goes down from the best node of all and gives up after so many: then they are fewer than `count`.
+        """
+        if question.check_host or question.hint or question.price or not self._keeps_order:
+            tried = self.evaluate(question).shortlist(tries)
+            return [one.ranked for one in tried if one.name in among][:count]
+        likely = islice(self._ranked(question.request), tries)
+        return list(islice((one for one in likely if one.name in among), count))
+
+    def _ranked(self, request: PodRequest) -> Iterator[Ranked]:
+        """All nodes that fit, best first; equals by name."""
+        ranking = self._opinions.on(request, self._columns, self.prices).ranking
+        scale = Scale(request, self.market(request.gpu.authority), self._weights)
+        for total, kinds in ranking.kinds(scale):
+            for name in self._columns.likeness.names(kinds):
+                yield Ranked(name, total)
 
     def _details(self, request: PodRequest, codes: Codes, rows: Numbers) -> dict[int, str]:
         views = self._columns.views

@@ -30,6 +30,7 @@ from gpuloom.placement.potential import (
     Micros,
     Prices,
     Room,
+    Value,
     spread_micro,
     starved_micro,
 )
@@ -102,6 +103,17 @@ class Rises:
     whole_after: Amounts
 
 
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """`Rises` of a single node."""
+
+    resource: int
+    balance: int
+    topology: float
+    whole_before: int
+    whole_after: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
     """`total` ranks the nodes. What it is made of is worked out for those that somebody looks at.
@@ -153,11 +165,26 @@ def points(request: PodRequest, market: Market, found: Rises, weights: ScoreWeig
         able_micro = _able_micro(market)
         resource_left -= able_micro[found.whole_before] - able_micro[found.whole_after]
     balance_left = ruler.balance_top - found.balance
-    # Multiplied once, after the integers were added: equal sums stay equal, and unequal ones unequal.
-    parts = (weights.resource / DEFAULT_WEIGHTS.resource) * resource_left
-    parts = parts + (weights.balance / DEFAULT_WEIGHTS.balance) * balance_left
-    total = (weights.topology * found.topology + ruler.points_per_micro * parts) / weights.sum
+    parts = resource_left.astype(np.float64), balance_left.astype(np.float64)
+    total = _total(found.topology, *parts, ruler, weights)
     return Points(total, found.topology, resource_left, balance_left, ruler.points_per_micro, weights.sum)
+
+
+class Scale:
+    """`points` of single nodes, one after the other."""
+
+    def __init__(self, request: PodRequest, market: Market, weights: ScoreWeights) -> None:
+        self._weights = weights
+        self._ruler = _ruler(request, market)
+        self._able_micro = _able_micro(market).tolist() if market.sets_micro else None
+
+    def total(self, found: Rise) -> float:
+        ruler = self._ruler
+        resource_left = ruler.resource_top - found.resource
+        if self._able_micro is not None:
+            resource_left -= self._able_micro[found.whole_before] - self._able_micro[found.whole_after]
+        balance_left = ruler.balance_top - found.balance
+        return _total(found.topology, float(resource_left), float(balance_left), ruler, self._weights)
 
 
 def with_advice(scored: Points, names: Sequence[str], advice: Iterable[Mapping[str, float]]) -> Points:
@@ -169,6 +196,15 @@ def with_advice(scored: Points, names: Sequence[str], advice: Iterable[Mapping[s
     for of_node in given:
         total = total + np.clip([of_node.get(name, 0.0) for name in names], -MAX_ADVICE, MAX_ADVICE)
     return replace(scored, total=np.maximum(total, 0.0))
+
+
+def _total(
+    topology: Value, resource_left: Value, balance_left: Value, ruler: "_Ruler", weights: ScoreWeights
+) -> Value:
+    # Multiplied once, after what were integers was added: equal sums stay equal, and unequal ones unequal.
+    parts = (weights.resource / DEFAULT_WEIGHTS.resource) * resource_left
+    parts = parts + (weights.balance / DEFAULT_WEIGHTS.balance) * balance_left
+    return (weights.topology * topology + ruler.points_per_micro * parts) / weights.sum
 
 
 def _able_micro(market: Market) -> Micros:

@@ -9,12 +9,14 @@ resource  minus the worth of every card's free share (`stock`), so that no usele
           plus a price for taking away one of the last nodes that could hold several GPUs together.
 balance   the GPUs that will find no CPU, and half as much for memory, if pods ask as they did lately.
 
-Knows no requests and no scores; works on arrays, one entry per node.
+Knows no requests and no scores; works on arrays, one entry per node, and on single nodes.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +51,9 @@ _BYTES_PER_MIB = 1 << 20
 
 Micros = NDArray[np.int64]
 Amounts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+# One formula serves single nodes and arrays of them.
+Value = TypeVar("Value", float, Floats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,24 @@ class Room:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """`Room` of a single node."""
+
+    gpu_milli: int
+    cpu_milli: int
+    memory_bytes: int
+    host_known: bool
+
+    def less(self, gpu_milli: int, cpu_milli: int, memory_bytes: int) -> "NodeRoom":
+        return NodeRoom(
+            max(self.gpu_milli - gpu_milli, 0),
+            max(self.cpu_milli - cpu_milli, 0),
+            max(self.memory_bytes - memory_bytes, 0),
+            self.host_known,
+        )
+
+
 def prices_for(demand: Demand, supply: Supply) -> Prices:
     """Takes some 10 ms, for the worth of shares; everything else is arithmetic on small tables."""
     gpus = demand.gpus + PRIOR_GPUS
@@ -127,10 +150,16 @@ def neutral_prices() -> Prices:
 
 def spread_micro(room: Room, prices: Prices) -> Micros:
     """The concave terms: taking from little lowers them more than taking from much."""
-    gpus = np.sqrt(room.gpu_milli / MILLI_PER_GPU)
-    cpu = np.sqrt(room.cpu_milli / (1000 * prices.cores_per_gpu))
-    terms = BUSY_GPUS_WEIGHT * gpus + np.where(room.host_known, BUSY_CPU_WEIGHT * cpu, 0.0)
-    return _micro(terms)
+    cpu_gpus = room.cpu_milli / (1000 * prices.cores_per_gpu)
+    known = room.host_known.astype(np.float64)
+    return _micro(_spread(room.gpu_milli / MILLI_PER_GPU, cpu_gpus, known, np.sqrt))
+
+
+def spread_micro_of_one(room: NodeRoom, prices: Prices) -> int:
+    """`spread_micro` of a single node, without arrays."""
+    cpu_gpus = room.cpu_milli / (1000 * prices.cores_per_gpu)
+    known = float(room.host_known)
+    return round(_spread(room.gpu_milli / MILLI_PER_GPU, cpu_gpus, known, math.sqrt) * MICRO_PER_GPU)
 
 
 def starved_micro(room: Room, prices: Prices) -> Micros:
@@ -139,14 +168,19 @@ def starved_micro(room: Room, prices: Prices) -> Micros:
     Softly: how the coming pods differ from the average is not known.
     """
     gpus = room.gpu_milli / MILLI_PER_GPU
-    soft_gpus = prices.soft_cores / prices.cores_per_gpu
     lacking_cpu = gpus - room.cpu_milli / (1000 * prices.cores_per_gpu)
     lacking_memory = gpus - room.memory_bytes / (_BYTES_PER_MIB * prices.mib_per_gpu)
-    starved = soft_gpus * (
-        CPU_WEIGHT * np.logaddexp(0.0, lacking_cpu / soft_gpus)
-        + MEMORY_WEIGHT * np.logaddexp(0.0, lacking_memory / soft_gpus)
-    )
-    return _micro(np.where(room.host_known, starved, 0.0))
+    return _micro(_starved(lacking_cpu, lacking_memory, prices, _softly) * room.host_known)
+
+
+def starved_micro_of_one(room: NodeRoom, prices: Prices) -> int:
+    """`starved_micro` of a single node, without arrays."""
+    if not room.host_known:
+        return 0
+    gpus = room.gpu_milli / MILLI_PER_GPU
+    lacking_cpu = gpus - room.cpu_milli / (1000 * prices.cores_per_gpu)
+    lacking_memory = gpus - room.memory_bytes / (_BYTES_PER_MIB * prices.mib_per_gpu)
+    return round(_starved(lacking_cpu, lacking_memory, prices, _softly_of_one) * MICRO_PER_GPU)
 
 
 def set_prices_micro(
@@ -158,6 +192,29 @@ def set_prices_micro(
         scarcity = min(1.0, expected / max(1, able.get(count, 0)))
         found.append((count, round(count * MICRO_PER_GPU * scarcity**SET_PRICE_POWER)))
     return tuple(found)
+
+
+def _spread(gpus: Value, cpu_gpus: Value, host_known: Value, sqrt: Callable[[Value], Value]) -> Value:
+    return BUSY_GPUS_WEIGHT * sqrt(gpus) + BUSY_CPU_WEIGHT * sqrt(cpu_gpus) * host_known
+
+
+def _starved(
+    lacking_cpu: Value, lacking_memory: Value, prices: Prices, softly: Callable[[Value], Value]
+) -> Value:
+    soft_gpus = prices.soft_cores / prices.cores_per_gpu
+    cpu, memory = softly(lacking_cpu / soft_gpus), softly(lacking_memory / soft_gpus)
+    return soft_gpus * (CPU_WEIGHT * cpu + MEMORY_WEIGHT * memory)
+
+
+def _softly(lacking: Floats) -> Floats:
+    """What is lacking, and hardly anything where nothing is."""
+    soft: Floats = np.logaddexp(0.0, lacking)
+    return soft
+
+
+def _softly_of_one(lacking: float) -> float:
+    """As numpy works it out."""
+    return max(lacking, 0.0) + math.log1p(math.exp(-abs(lacking)))
 
 
 def _micro(gpus: NDArray[np.float64]) -> Micros:

@@ -112,12 +112,16 @@ class Survey:
 
 def best_entries(total: NDArray[np.float64], name_order: NameOrder, count: int) -> Numbers:
     """Where the `count` largest totals are, largest first; of equals those whose names come first."""
-    falling = -total
-    if not 0 < count < len(total):
-        entries = np.arange(len(total) if count else 0)
-    else:
-        # From the low end: there numpy is fast even if most totals are equal.
-        last_kept = np.partition(falling, count - 1)[count - 1]
-        entries = np.nonzero(falling <= last_kept)[0]
-    ordered: Numbers = entries[np.lexsort((name_order.at(entries), falling[entries]))][:count]
+    entries = leading_entries(total, count)
+    ordered: Numbers = entries[np.lexsort((name_order.at(entries), -total[entries]))][:count]
     return ordered
+
+
+def leading_entries(total: NDArray[np.float64], count: int) -> Numbers:
+    """Where the `count` largest totals are, largest first, and those that are equal to the last of them."""
+    falling = -total
+    order = np.argsort(falling, kind="stable")
+    if not 0 < count < len(total):
+        return order[:count]
+    ordered = falling.take(order)
+    return order[: int(np.searchsorted(ordered, ordered[count - 1], side="right"))]

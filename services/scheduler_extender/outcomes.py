@@ -13,11 +13,16 @@ from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.fleet import Fleet, Question
 from gpuloom.placement.potential import Prices
-from gpuloom.placement.score import Scored, ScoreWeights, evaluate
+from gpuloom.placement.score import Ranked, Scored, ScoreWeights, evaluate
 from gpuloom.placement.survey import Survey
+from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.views import Viewer, ViewOf
 
 MAX_RECENT = 32
+
+# A look at the best nodes alone pays if at least one of so many nodes is offered.
+_OFFERED_OF_ALL = 2
+_TRIES_FOR_EACH = 4
 
 Outcome = Scored | Refusal
 Evaluation = Callable[[NodeView], Outcome]
@@ -34,7 +39,7 @@ class Findings:
 @dataclass(frozen=True, slots=True)
 class _Recent:
     prices: Prices
-    found: Mapping[str, tuple[NodeView | None, Scored]]
+    found: Mapping[str, tuple[NodeView | None, Ranked]]
 
 
 class Outcomes:
@@ -53,15 +58,28 @@ class Outcomes:
 
         A viewer that comes with our fleet is asked by it; of others the views are read one by one.
         """
-        if isinstance(view_of, Viewer) and view_of.fleet is self.fleet:
-            own_views = view_of.own_views()
-            if not own_views:
-                return _found(self.fleet, Question(request), names)
-            with _as_seen(self.fleet, own_views):
-                return _found(self.fleet, Question(request), names)
-        return _found(self._fleet_of(names, view_of), Question(request), names)
+        viewer = self._kept(view_of)
+        if viewer is None:
+            return _found(self._fleet_of(names, view_of), Question(request), names)
+        with _as_seen(self.fleet, viewer.own_views()):
+            return _found(self.fleet, Question(request), names)
 
-    def remember(self, request: PodRequest, best: Sequence[Scored], view_of: ViewOf) -> None:
+    def best(
+        self, request: PodRequest, count: int, offered: OfferedNames, view_of: ViewOf
+    ) -> list[Ranked] | None:
+        """The best nodes that are offered; None if that is not to be seen at a glance.
+
+        How good a node is does not depend on who else is offered, and mostly nearly all are. So the best of
+        all are likely to be among them, and that is much less to look for than all names.
+        """
+        viewer = self._kept(view_of)
+        if viewer is None or len(self.fleet) > _OFFERED_OF_ALL * len(offered):
+            return None
+        with _as_seen(self.fleet, viewer.own_views()):
+            found = self.fleet.best(Question(request), count, offered, _TRIES_FOR_EACH * count)
+        return found if len(found) == count else None
+
+    def remember(self, request: PodRequest, best: Sequence[Ranked], view_of: ViewOf) -> None:
         """kube-scheduler asks again about the nodes it was given, a moment later."""
         found = {scored.name: (view_of(scored.name), scored) for scored in best}
         self._recent[request] = _Recent(self.fleet.prices, found)
@@ -69,7 +87,7 @@ class Outcomes:
         if len(self._recent) > MAX_RECENT:
             self._recent.popitem(last=False)
 
-    def recall(self, request: PodRequest, names: Iterable[str], view_of: ViewOf) -> list[Scored] | None:
+    def recall(self, request: PodRequest, names: Iterable[str], view_of: ViewOf) -> list[Ranked] | None:
         """What was remembered of these nodes; None if one of them was not or has changed since."""
         recent = self._recent.get(request)
         if recent is None or recent.prices is not self.fleet.prices:
@@ -82,6 +100,10 @@ class Outcomes:
                 return None
             found.append(scored)
         return found
+
+    def _kept(self, view_of: ViewOf) -> Viewer | None:
+        """This one, if our fleet has what it shows."""
+        return view_of if isinstance(view_of, Viewer) and view_of.fleet is self.fleet else None
 
     def _fleet_of(self, names: Sequence[str], view_of: ViewOf) -> Fleet:
         fleet = Fleet(self._weights)
@@ -105,6 +127,9 @@ def _found(fleet: Fleet, question: Question, names: Sequence[str]) -> Findings:
 @contextmanager
 def _as_seen(fleet: Fleet, views: Sequence[NodeView]) -> Iterator[None]:
     """The fleet with these views in it for as long."""
+    if not views:
+        yield
+        return
     kept = [fleet.view(view.name) for view in views]
     for view in views:
         fleet.put(view)

@@ -77,9 +77,9 @@ class Verbs:
         request = admit(call.pod, held=hold is not None)
         if request is None:
             # Not ours to judge; kube-scheduler asks only if managedResources names something we don't know.
-            return wire.FilterAnswer(call.node_names, {}, {})
+            return wire.FilterAnswer(call.node_names.all(), {}, {})
         if isinstance(request, Refusal):
-            return _refused_everywhere(call.node_names, request)
+            return _refused_everywhere(call.node_names.all(), request)
         view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
         return filter_nodes(request, call.node_names, view_of, self._preferences, soft)
 
@@ -90,9 +90,10 @@ class Verbs:
         except InvalidRequestError:
             request = None
         if request is None:
-            return wire.encode_scores(neutral_scores(call.node_names))
+            return wire.encode_scores(neutral_scores(call.node_names.all()))
         view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
-        return wire.encode_scores(score_nodes(request, call.node_names, view_of, self._preferences, soft))
+        scores = score_nodes(request, call.node_names.all(), view_of, self._preferences, soft)
+        return wire.encode_scores(scores)
 
     def _record_refusal(self, ref: PodRef, reason: str) -> None:
         decision = Decision(self._bench.clock.now(), ref, Verdict.REFUSED, reason=reason)

@@ -14,8 +14,9 @@ import numpy as np
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.reasons import DETAILED, Reason, refusal
-from gpuloom.placement.score import MAX_EXTENDER_SCORE, extender_scores, in_order
+from gpuloom.placement.score import MAX_EXTENDER_SCORE, Ranked, extender_scores, in_order
 from gpuloom.placement.survey import Survey
+from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.views import ViewOf
 from services.scheduler_extender.wire import FilterAnswer
@@ -32,17 +33,29 @@ class Preferences:
 
 
 def filter_nodes(
-    request: PodRequest, names: Iterable[str], view_of: ViewOf, preferences: Preferences, soft_wishes: bool
+    request: PodRequest,
+    offered: OfferedNames,
+    view_of: ViewOf,
+    preferences: Preferences,
+    soft_wishes: bool,
 ) -> FilterAnswer:
-    outcomes = preferences.outcomes
-    findings = outcomes.on(request, _listed(names), view_of)
+    """With a full shortlist nobody asks why others are not on it, so no reasons are given."""
+    outcomes, wanted = preferences.outcomes, preferences.shortlist
+    if not soft_wishes:
+        best = outcomes.best(request, wanted, offered, view_of)
+        if best is not None:
+            return _shortlisted(request, best, view_of, preferences)
+    findings = outcomes.on(request, offered.all(), view_of)
     survey = findings.survey
+    if not soft_wishes and len(survey.fitting) >= wanted:
+        best = [scored.ranked for scored in survey.shortlist(wanted)]
+        return _shortlisted(request, best, view_of, preferences)
     failed, hopeless = _refused(survey)
     hopeless |= dict.fromkeys(findings.unknown, UNKNOWN_NODE)
-    best = survey.shortlist(len(survey) if soft_wishes else preferences.shortlist)
+    fitting = [scored.ranked for scored in survey.ranked()]
     if not soft_wishes:
-        outcomes.remember(request, best, view_of)
-    return FilterAnswer(tuple(scored.name for scored in best), failed, hopeless)
+        outcomes.remember(request, fitting, view_of)
+    return FilterAnswer(tuple(scored.name for scored in fitting), failed, hopeless)
 
 
 def refuse_all(names: Iterable[str], reason: str) -> FilterAnswer:
@@ -91,6 +104,13 @@ def summary(refusals: Mapping[str, str]) -> str:
     return "; ".join(f"{count} {reason}" for reason, count in ordered)
 
 
+def _shortlisted(
+    request: PodRequest, best: Sequence[Ranked], view_of: ViewOf, preferences: Preferences
+) -> FilterAnswer:
+    preferences.outcomes.remember(request, best, view_of)
+    return FilterAnswer(tuple(scored.name for scored in best), {}, {})
+
+
 def _refused(survey: Survey) -> tuple[dict[str, str], dict[str, str]]:
     """What eviction may cure and what it may not. Nodes go by their reason: thousands have the same few."""
     by_resolvable: tuple[dict[str, str], dict[str, str]] = {}, {}
@@ -107,10 +127,6 @@ def _refused(survey: Survey) -> tuple[dict[str, str], dict[str, str]]:
         found = refusal(Reason(survey.codes[entry]), survey.request, detail)
         by_resolvable[not found.resolvable][names[entry]] = found.reason
     return by_resolvable
-
-
-def _listed(names: Iterable[str]) -> Sequence[str]:
-    return names if isinstance(names, tuple | list) else tuple(names)
 
 
 def _object(value: object) -> JsonObject:

@@ -2,6 +2,9 @@
 
 The outer keys are Go field names (PascalCase) and are read without regard to case, as Go does; the objects
 inside are ordinary Kubernetes JSON. Whatever is malformed raises InvalidRequestError.
+
+A call ends with the names of nearly all nodes. If they come as kube-scheduler writes them, they are checked
+but not made into strings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,10 +14,14 @@ from typing import Any
 import orjson
 
 from gpuloom.errors import InvalidRequestError
+from services.scheduler_extender.offered import OfferedNames, listed_text
 
 JsonObject = dict[str, Any]
 
 MAX_NODES = 20_000
+
+_NAMES_BEGIN = b'"NodeNames":['
+_NAMES_END = b"]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class NodesCall:
     """A filter or prioritize call. `nodes` is set only if kube-scheduler sends whole Node objects."""
 
     pod: JsonObject
-    node_names: tuple[str, ...]
+    node_names: OfferedNames
     nodes: tuple[JsonObject, ...] | None = None
 
 
@@ -44,10 +51,16 @@ class FilterAnswer:
 
 
 def parse_nodes_call(body: bytes) -> NodesCall:
-    fields = _object(body)
+    names_text, rest = _without_names(body)
+    fields = _object(rest)
     pod = fields.get("pod")
     if not isinstance(pod, dict):
         raise InvalidRequestError("the call has no Pod object")
+    if names_text is not None and fields.get("nodenames", names_text) is None:
+        return NodesCall(pod, _bounded(OfferedNames(text=names_text)))
+    if names_text is not None:
+        # What looked like the names is the end of something else.
+        fields = _object(body)
     names, nodes = fields.get("nodenames"), fields.get("nodes")
     if names is not None:
         return NodesCall(pod, _names(names))
@@ -56,7 +69,7 @@ def parse_nodes_call(body: bytes) -> NodesCall:
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise InvalidRequestError("Nodes.items is not a list of objects")
         return NodesCall(pod, _names([_node_name(item) for item in items]), tuple(items))
-    return NodesCall(pod, ())
+    return NodesCall(pod, OfferedNames())
 
 
 def parse_bind_call(body: bytes) -> BindCall:
@@ -132,13 +145,32 @@ def _object(body: bytes) -> JsonObject:
     return {key.lower(): value for key, value in parsed.items()}
 
 
-def _names(values: object) -> tuple[str, ...]:
+def _without_names(body: bytes) -> tuple[bytes | None, bytes]:
+    """The text of the names at the end of a call, and the same JSON with null in their place.
+
+    None where there is anything else at the end. A list was replaced by null, so the rest is JSON exactly if
+    the body is; whose value the list was, only the rest tells.
+    """
+    begin = body.rfind(_NAMES_BEGIN)
+    if begin < 0 or not body.endswith(_NAMES_END):
+        return None, body
+    text = body[begin + len(_NAMES_BEGIN) : -len(_NAMES_END)]
+    if not listed_text(text):
+        return None, body
+    return text, body[: begin + len(_NAMES_BEGIN) - 1] + b"null}"
+
+
+def _names(values: object) -> OfferedNames:
     # Types as a set: this is asked of thousands of names in every call.
     if not isinstance(values, list) or not set(map(type, values)) <= {str}:
         raise InvalidRequestError("NodeNames is not a list of strings")
-    if len(values) > MAX_NODES:
+    return _bounded(OfferedNames(values))
+
+
+def _bounded(names: OfferedNames) -> OfferedNames:
+    if len(names) > MAX_NODES:
         raise InvalidRequestError(f"more than {MAX_NODES} nodes in one call")
-    return tuple(values)
+    return names
 
 
 def _node_name(node: JsonObject) -> str:

@@ -18,7 +18,7 @@ from gpuloom.placement.fit import host_refusal
 from gpuloom.placement.fleet import Fleet, Question
 from gpuloom.placement.potential import prices_for
 from gpuloom.placement.reasons import Refusal
-from gpuloom.placement.score import Scored, evaluate, extender_scores, in_order
+from gpuloom.placement.score import Scored, ScoreWeights, evaluate, extender_scores, in_order
 from gpuloom.placement.survey import Survey
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
 from tests.unit.placement.strategies import clusters, nodes, requests
@@ -70,6 +70,72 @@ def test_the_fleet_says_exactly_what_the_scalar_functions_say(
     refused = [(n.name, o) for n, o in zip(cluster, expected, strict=True) if isinstance(o, Refusal)]
     assert list(survey.refusals()) == refused
     assert survey.refusal_counts() == Counter(outcome for _, outcome in refused)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    clusters(max_nodes=8),
+    st.lists(requests(), min_size=1, max_size=3),
+    st.lists(requests(), max_size=30),
+    st.data(),
+)
+def test_the_best_nodes_stay_the_same_as_of_all_while_nodes_come_change_and_go(
+    cluster: tuple[NodeView, ...], pods: list[PodRequest], learned: list[PodRequest], data: st.DataObject
+) -> None:
+    fleet, names = a_fleet(*cluster, learned=learned), [node.name for node in cluster]
+    changes = data.draw(st.lists(st.tuples(st.sampled_from([*names, "new"]), st.booleans()), max_size=6))
+
+    for name, goes in [*changes, ("new", False)]:
+        for request in pods:
+            offered = data.draw(st.sets(st.sampled_from([*names, "new", "unknown"])))
+            ranked = [scored.ranked for scored in fleet.evaluate(Question(request)).ranked()]
+            best = fleet.best(Question(request), 3, offered, tries=100)
+            assert best == [one for one in ranked if one.name in offered][:3]
+            assert fleet.best(Question(request), 3, offered, tries=2) == [
+                one for one in ranked[:2] if one.name in offered
+            ]
+        if goes:
+            fleet.remove(name)
+        else:
+            # Mostly like another one, so that kinds are left and come back.
+            version = data.draw(st.one_of(nodes(name), st.sampled_from(cluster or (a_node(),))))
+            fleet.put(replace(version, name=name))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(whole(1), check_host=True),
+        Question(whole(1), hint={"c": 5.0}),
+        Question(whole(1), price={"b": -5.0, "a": -9.0}),
+    ],
+)
+def test_the_best_nodes_heed_advice_and_hosts(question: Question) -> None:
+    small = HostCapacity(1000, 0, 1 << 30, 0)
+    question = replace(question, request=replace(question.request, cpu_milli=500))
+    fleet = a_fleet(*(a_node(a_card(), name=name, host=small if name == "a" else None) for name in "abcd"))
+
+    ranked = [scored.ranked for scored in fleet.evaluate(question).ranked()]
+
+    assert fleet.best(question, 4, "abcd", tries=4) == ranked
+    assert [one.name for one in ranked] != ["a", "b", "c", "d"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(clusters(), requests(), st.lists(requests(), max_size=10))
+def test_other_weights_rank_the_best_as_all_are_ranked(
+    cluster: tuple[NodeView, ...], request: PodRequest, learned: list[PodRequest]
+) -> None:
+    for weights in (ScoreWeights(10, 80, 10), ScoreWeights(0, 35, 25), ScoreWeights(90, 7, 5)):
+        fleet = Fleet(weights)
+        for node in cluster:
+            fleet.put(node)
+        fleet.set_prices(a_fleet(*cluster, learned=learned).prices)
+
+        ranked = fleet.evaluate(Question(request)).ranked()
+
+        names = {node.name for node in cluster}
+        assert fleet.best(Question(request), 9, names, tries=9) == [scored.ranked for scored in ranked]
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,16 +8,16 @@ from gpuloom.model.request import PodRequest, TopologyPreference
 from gpuloom.placement.demand import Demand
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fit import Fit, Refusal, fit
-from gpuloom.placement.points import Market, rises
+from gpuloom.placement.points import Market
 from gpuloom.placement.potential import Supply, prices_for
 from gpuloom.placement.score import (
     Scored,
     ScoreWeights,
-    effects_of,
     evaluate,
     extender_scores,
     in_order,
     rank,
+    rise,
 )
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
 from tests.unit.placement.strategies import clusters, nodes, requests
@@ -135,13 +135,13 @@ def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
 def _rise_micro(request: PodRequest, node: NodeView, market: Market) -> int:
     outcome = fit(request, node)
     assert isinstance(outcome, Fit)
-    found = rises(request, market.prices, effects_of(request, node, outcome, market.prices))
+    found = rise(request, node, outcome, market.prices)
     lost = sum(
         price_micro
         for count, price_micro in market.sets_micro
-        if found.whole_after[0] < count <= found.whole_before[0]
+        if found.whole_after < count <= found.whole_before
     )
-    return int(found.resource[0] + found.balance[0] + lost)
+    return found.resource + found.balance + lost
 
 
 def test_equal_nodes_rank_by_name() -> None:

@@ -8,6 +8,7 @@ from gpuloom.kube.cache import Change
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.verdicts import Preferences, filter_nodes
@@ -83,8 +84,10 @@ def test_the_fleet_answers_as_views_made_anew_do(
     for step, number in steps:
         cluster.take(step, number)
         viewer = cluster.state.views.viewer(f"uid-pod-{asker}")
-        by_fleet = filter_nodes(asked(milli), names, viewer, preferences, soft_wishes=False)
-        by_views = filter_nodes(asked(milli), names, viewer.__call__, preferences, soft_wishes=False)
+        by_fleet, by_views = (
+            filter_nodes(asked(milli), OfferedNames(names), view_of, preferences, soft_wishes=False)
+            for view_of in (viewer, viewer.__call__)
+        )
 
         assert by_fleet == by_views
 
@@ -95,12 +98,13 @@ def test_a_pod_sees_its_own_holds_as_free_and_nobody_else_does() -> None:
         cluster.take(step, 0)
     preferences = Preferences(2, cluster.outcomes)
 
+    offered, viewer = OfferedNames(("n1",)), cluster.state.views.viewer
     answers = [
-        filter_nodes(asked(2000), ("n1",), cluster.state.views.viewer(uid), preferences, False).node_names
+        filter_nodes(asked(2000), offered, viewer(uid), preferences, soft_wishes=False)
         for uid in ("uid-other", "uid-pod-0", "uid-other")
     ]
 
-    assert answers == [(), ("n1",), ()]
+    assert [answer.node_names for answer in answers] == [(), ("n1",), ()]
 
 
 def test_a_status_that_is_written_again_outdates_nothing() -> None:

@@ -22,6 +22,7 @@ from services.scheduler_extender.nominations import (
     beside,
 )
 from services.scheduler_extender.occupancy import with_taken
+from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.pods import asker_of, nomination_of
 from services.scheduler_extender.verdicts import Preferences, filter_nodes
 from tests.unit.placement.builders import a_card, a_share, whole
@@ -302,7 +303,9 @@ def test_the_fleet_answers_as_views_do_where_pods_are_nominated(
         else:
             cluster.take(step, number)
         viewer = cluster.state.views.viewer(Asker(f"uid-pod-{asker}", priority))
-        by_fleet = filter_nodes(asked(milli), NAMES, viewer, preferences, soft_wishes=False)
-        by_views = filter_nodes(asked(milli), NAMES, viewer.__call__, preferences, soft_wishes=False)
+        by_fleet, by_views = (
+            filter_nodes(asked(milli), OfferedNames(NAMES), view_of, preferences, soft_wishes=False)
+            for view_of in (viewer, viewer.__call__)
+        )
 
         assert by_fleet == by_views

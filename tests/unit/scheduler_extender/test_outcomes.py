@@ -10,7 +10,8 @@ from gpuloom.placement.demand import Demand
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.potential import prices_for
-from gpuloom.placement.score import Scored, ScoreWeights, extender_scores, in_order
+from gpuloom.placement.score import Ranked, Scored, ScoreWeights, extender_scores, in_order
+from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import MAX_RECENT, Outcomes
 from services.scheduler_extender.verdicts import UNKNOWN_NODE, Preferences, filter_nodes, score_nodes
 from services.scheduler_extender.views import ViewOf
@@ -37,23 +38,26 @@ def test_filter_and_prioritize_say_of_every_node_what_is_said_of_it_alone(
     names = ("unknown", *(node.name for node in nodes))
     preferences = Preferences(SHORTLIST, outcomes)
 
-    answer = filter_nodes(request, names, seen(*nodes), preferences, soft_wishes=False)
+    answer = filter_nodes(request, OfferedNames(names), seen(*nodes), preferences, soft_wishes=False)
     scores = score_nodes(request, names, seen(*nodes), preferences, soft_wishes=False)
 
     alone = {node.name: outcomes.of(request)(node) for node in nodes}
     best = in_order(outcome for outcome in alone.values() if isinstance(outcome, Scored))
     refused = {name: outcome for name, outcome in alone.items() if isinstance(outcome, Refusal)}
     assert answer.node_names == tuple(scored.name for scored in best[:SHORTLIST])
-    assert answer.failed == {name: entry.reason for name, entry in refused.items() if entry.resolvable}
-    assert answer.hopeless == {"unknown": UNKNOWN_NODE} | {
-        name: entry.reason for name, entry in refused.items() if not entry.resolvable
-    }
+    if len(best) < SHORTLIST:
+        assert answer.failed == {name: entry.reason for name, entry in refused.items() if entry.resolvable}
+        assert answer.hopeless == {"unknown": UNKNOWN_NODE} | {
+            name: entry.reason for name, entry in refused.items() if not entry.resolvable
+        }
+    else:
+        assert answer.failed == answer.hopeless == {}
     assert dict(scores) == dict.fromkeys(names, 0) | extender_scores(best)
 
 
 def test_what_was_found_a_moment_ago_is_recalled_until_a_node_or_the_prices_change() -> None:
     outcomes, node = Outcomes(ScoreWeights()), a_node(a_card(), name="a")
-    best = [Scored("a", 50.0, 50.0, 50.0, 50.0)]
+    best = [Ranked("a", 50.0)]
     outcomes.remember(whole(1), best, seen(node))
 
     known = outcomes.recall(whole(1), ["a"], seen(node))
@@ -71,7 +75,7 @@ def test_only_the_requests_asked_last_are_remembered() -> None:
     outcomes, node = Outcomes(ScoreWeights()), a_node(a_card(), name="a")
 
     for milli in range(1, MAX_RECENT + 50):
-        outcomes.remember(a_share(milli), [Scored("a", 50.0, 50.0, 50.0, 50.0)], seen(node))
+        outcomes.remember(a_share(milli), [Ranked("a", 50.0)], seen(node))
 
     assert outcomes.recall(a_share(1), ["a"], seen(node)) is None
     assert outcomes.recall(a_share(MAX_RECENT + 49), ["a"], seen(node)) is not None

@@ -2,6 +2,7 @@
 
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.score import ScoreWeights
+from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.verdicts import (
     UNKNOWN_NODE,
@@ -31,7 +32,9 @@ def some_nodes(count: int) -> list[NodeView]:
 def test_a_filter_answers_the_best_few_nodes_in_order() -> None:
     nodes = some_nodes(5)
 
-    answer = filter_nodes(a_share(500), [node.name for node in nodes], seen(*nodes), PREFERENCES, False)
+    answer = filter_nodes(
+        a_share(500), OfferedNames([node.name for node in nodes]), seen(*nodes), PREFERENCES, False
+    )
 
     assert answer.node_names == ("n0", "n1")
     assert answer.failed == answer.hopeless == {}
@@ -40,7 +43,9 @@ def test_a_filter_answers_the_best_few_nodes_in_order() -> None:
 def test_a_pod_with_soft_wishes_gets_every_node_that_fits() -> None:
     nodes = some_nodes(5)
 
-    answer = filter_nodes(a_share(500), [node.name for node in nodes], seen(*nodes), PREFERENCES, True)
+    answer = filter_nodes(
+        a_share(500), OfferedNames([node.name for node in nodes]), seen(*nodes), PREFERENCES, True
+    )
 
     assert set(answer.node_names) == {node.name for node in nodes}
 
@@ -48,7 +53,9 @@ def test_a_pod_with_soft_wishes_gets_every_node_that_fits() -> None:
 def test_every_refused_node_has_a_reason_and_eviction_is_offered_only_where_it_helps() -> None:
     full, closed = a_node(a_card(free_milli=0), name="full"), a_node(name="closed", closed_reason="stale")
 
-    answer = filter_nodes(whole(1), ["full", "closed", "unknown"], seen(full, closed), PREFERENCES, False)
+    answer = filter_nodes(
+        whole(1), OfferedNames(["full", "closed", "unknown"]), seen(full, closed), PREFERENCES, False
+    )
 
     assert answer.node_names == ()
     assert answer.failed == {"full": "not enough free GPUs: 1 asked"}
