@@ -8,8 +8,8 @@ The order is what keeps a device from being given twice:
   4. send the Binding with the pod's UID and that resourceVersion as preconditions.
 The version is read before the check, never after: a Binding that is held up behind the check then carries a
 version from this leader's own term, and the next leader has changed that version before it serves.
-Only a definite "no" of the API server to every Binding that was sent gives the devices back. The answer is
-idempotent by pod UID.
+Only a definite "no" of the API server to every Binding that was sent gives the devices back. If the pod had
+changed a moment before, the four steps are taken once more. The answer is idempotent by pod UID.
 """
 
 import logging
@@ -72,6 +72,14 @@ class BindRefusedError(GpuloomError):
     """This bind can't be done; the text is kube-scheduler's answer."""
 
 
+class PodChangedError(BindRefusedError):
+    """A Binding was refused because the pod is not what it was; `pod` is how it is now, still unbound."""
+
+    def __init__(self, reason: str, pod: JsonObject) -> None:
+        super().__init__(reason)
+        self.pod = pod
+
+
 class Unlimited:
     """The mandate of an extender that has no rivals."""
 
@@ -102,9 +110,13 @@ class Bindings:
             if done is not None:
                 self._record(ref, Verdict.BOUND, call.node_name, "", done)
                 return ""
-            version = _version(pod)
-            timeout_s = self._time_to_bind_s()
-            await self._send(self._hold(pod, call), version, timeout_s)
+            until_s = self._bench.clock.monotonic() + self._timeout_s
+            try:
+                await self._attempt(pod, call, until_s)
+            except PodChangedError as changed:
+                # What the informer showed was old. A bind that fails costs the pod seconds, and a nominated
+                # one its node. But once only: a pod that keeps changing may do so without end.
+                await self._attempt(changed.pod, call, until_s)
         except BindRefusedError as error:
             self._record(ref, Verdict.BIND_FAILED, call.node_name, str(error))
             return str(error)
@@ -130,6 +142,12 @@ class Bindings:
                 continue
             if not present:
                 self._note_gone(pod)
+
+    async def _attempt(self, pod: JsonObject, call: BindCall, until_s: float) -> None:
+        """`pod` was read before, so its version is older than the check that we lead."""
+        version = _version(pod)
+        timeout_s = self._time_to_bind_s(until_s)
+        await self._send(self._hold(pod, call), version, timeout_s)
 
     def _drop_overtaken(self, pod: PodRef, shown: JsonObject) -> None:
         """A pod that changed after its last Binding was sent, and is unbound: none can be applied now."""
@@ -165,12 +183,14 @@ class Bindings:
             raise BindRefusedError("the pod is already bound to this node, but not by GPULoom")
         return observed.allocation
 
-    def _time_to_bind_s(self) -> float:
+    def _time_to_bind_s(self, until_s: float) -> float:
         """How long the API server may take, so that it is over while nobody else can be the leader."""
-        left_s = self._mandate.until_s() - self._bench.clock.monotonic()
-        if left_s < min(LEAST_TIMEOUT_S, self._timeout_s):
+        now_s, least_s = self._bench.clock.monotonic(), min(LEAST_TIMEOUT_S, self._timeout_s)
+        if self._mandate.until_s() - now_s < least_s:
             raise BindRefusedError("this extender can't be sure to be the leader for long enough")
-        return min(self._timeout_s, left_s)
+        if until_s - now_s < least_s:
+            raise BindRefusedError("the API server was too slow to try again")
+        return min(until_s, self._mandate.until_s()) - now_s
 
     def _hold(self, pod: JsonObject, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
@@ -220,12 +240,12 @@ class Bindings:
             await self._binder.bind(binding, timeout_s=timeout_s)
         except _DEFINITE as error:
             attempt.sent[resource_version] -= 1
-            await self._resolve(attempt, error)
+            await self._resolve(attempt, resource_version, error)
         except GpuloomError as error:
             raise BindRefusedError(f"the outcome of the bind is not known yet: {error}") from error
         self._record(attempt.pod, Verdict.BOUND, attempt.node_name, "", attempt.allocation)
 
-    async def _resolve(self, attempt: Attempt, error: GpuloomError) -> None:
+    async def _resolve(self, attempt: Attempt, resource_version: str, error: GpuloomError) -> None:
         """This Binding was refused. Whether another one of the same attempt was applied, the pod shows."""
         try:
             pod = await self._pods.read(attempt.pod.namespace, attempt.pod.name)
@@ -245,7 +265,10 @@ class Bindings:
         if _may_be_applied(attempt, resource_version_of(pod)):
             raise BindRefusedError(f"the outcome of another bind is not known yet: {error}") from error
         self._bench.ledger.refused(attempt)
-        raise BindRefusedError(f"the API server refused the bind: {error}") from error
+        reason = f"the API server refused the bind: {error}"
+        if isinstance(error, ConflictError) and is_older_version(resource_version, resource_version_of(pod)):
+            raise PodChangedError(reason, pod) from error
+        raise BindRefusedError(reason) from error
 
     def _note_gone(self, pod: PodRef) -> None:
         """A Binding may have been applied just before the pod went, so its node must show the devices free.

@@ -202,7 +202,8 @@ async def test_a_refusal_frees_nothing_while_an_earlier_binding_under_that_versi
 
 
 async def test_a_refusal_frees_the_devices_once_the_pod_has_moved_on_from_the_open_version() -> None:
-    desk = Desk(a_pod(POD, version=1), outcomes=[DeadlineError("late"), ConflictError("version")])
+    outcomes = [DeadlineError("late"), InvalidRequestError("bad")]
+    desk = Desk(a_pod(POD, version=1), outcomes=outcomes)
     await desk.bind()
     desk.api.present["pod"] = a_pod(POD, version=2)
 

@@ -1,0 +1,97 @@
+"""A Binding that meets a changed pod is sent once more, to the pod as it is now."""
+
+from gpuloom.codec.allocation import decode_allocation
+from gpuloom.errors import ConflictError, DeadlineError, GpuloomError, InvalidRequestError
+from gpuloom.kube.client import PodBinding
+from gpuloom.names import ANNOTATION_ALLOCATION
+from tests.unit.scheduler_extender.builders import a_pod, gpuloom_share
+from tests.unit.scheduler_extender.desk import POD, Desk
+
+
+def a_desk(*outcomes: GpuloomError | None, changed_to: int = 2) -> Desk:
+    """The informer shows version 1 of the pod; the API server has it at another."""
+    desk = Desk(a_pod(POD, version=1), outcomes=outcomes)
+    desk.api.present["pod"] = a_pod(POD, version=changed_to)
+    return desk
+
+
+def versions(desk: Desk) -> list[str | None]:
+    return [binding.resource_version for binding in desk.api.bindings]
+
+
+async def test_a_pod_that_changed_a_moment_ago_is_bound_as_it_is_now() -> None:
+    desk = a_desk(ConflictError("version"), None)
+
+    answer = await desk.bind()
+
+    assert answer == ""
+    assert versions(desk) == ["1", "2"]
+    assert desk.held_cards() == 1
+
+
+async def test_what_the_pod_asks_for_now_is_what_it_gets() -> None:
+    desk = a_desk(ConflictError("version"), None)
+    desk.api.present["pod"] = a_pod(POD, gpuloom_share(2000), version=2)
+
+    answer = await desk.bind()
+
+    assert answer == ""
+    allocation = decode_allocation(desk.api.bindings[-1].annotations[ANNOTATION_ALLOCATION])
+    assert len(allocation.devices) == desk.held_cards() == 2
+
+
+async def test_a_pod_that_keeps_changing_is_tried_twice_and_holds_nothing_then() -> None:
+    async def change(_binding: PodBinding) -> None:
+        desk.api.present["pod"] = a_pod(POD, version=1 + len(desk.api.bindings))
+        raise ConflictError("version")
+
+    desk = Desk(a_pod(POD, version=1), outcomes=[change, change, None])
+    answer = await desk.bind()
+
+    assert "refused the bind" in answer
+    assert versions(desk) == ["1", "2"]
+    assert desk.held_cards() == 0
+
+
+async def test_a_pod_that_did_not_change_is_not_tried_again() -> None:
+    desk = a_desk(ConflictError("something else"), None, changed_to=1)
+
+    answer = await desk.bind()
+
+    assert "refused the bind" in answer
+    assert versions(desk) == ["1"]
+    assert desk.held_cards() == 0
+
+
+async def test_what_is_refused_for_another_reason_is_not_tried_again() -> None:
+    desk = a_desk(InvalidRequestError("no such node"), None)
+
+    answer = await desk.bind()
+
+    assert "refused the bind" in answer
+    assert versions(desk) == ["1"]
+
+
+async def test_while_another_binding_may_still_be_applied_none_is_sent_beside_it() -> None:
+    desk = a_desk(DeadlineError("late"), ConflictError("version"), None, changed_to=1)
+    await desk.bind()
+
+    answer = await desk.bind()
+
+    assert "another bind is not known yet" in answer
+    assert versions(desk) == ["1", "1"]
+    assert desk.held_cards() == 1
+
+
+async def test_both_binds_together_take_no_longer_than_one_may() -> None:
+    async def slowly(_binding: PodBinding) -> None:
+        desk.clock.elapsed_s += 3.5
+        raise ConflictError("version")
+
+    desk = Desk(a_pod(POD, version=1), outcomes=[slowly, None])
+    desk.api.present["pod"] = a_pod(POD, version=2)
+    answer = await desk.bind()
+
+    assert "too slow" in answer
+    assert versions(desk) == ["1"]
+    assert desk.held_cards() == 0
