@@ -31,9 +31,10 @@ class OfferedNames:
         return self._count
 
     def __contains__(self, name: object) -> bool:
-        if self._text is None:
+        if self._text is None or not isinstance(name, str):
             return name in self.all()
-        return isinstance(name, str) and b'"%b"' % name.encode() in self._text
+        written = name.encode()
+        return not written.translate(None, _OF_NAMES) and b'"%b"' % written in self._text
 
     def all(self) -> tuple[str, ...]:
         """Each once."""

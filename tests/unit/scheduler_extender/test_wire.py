@@ -99,6 +99,21 @@ def test_a_call_without_any_nodes_has_none() -> None:
     assert wire.parse_nodes_call(body(Pod=a_pod())).node_names.all() == ()
 
 
+def test_calls_that_differ_only_by_their_names_have_the_same_pod_and_their_own_names() -> None:
+    calls = [
+        wire.parse_nodes_call(body(Pod=a_pod(), NodeNames=names)) for names in (["a", "b"], ["b"], ["a"])
+    ]
+
+    assert [call.pod for call in calls] == [a_pod()] * 3
+    assert [call.node_names.all() for call in calls] == [("a", "b"), ("b",), ("a",)]
+
+
+def test_a_pod_that_changed_is_read_anew() -> None:
+    pods = [a_pod(version=version) for version in (1, 2, 1)]
+
+    assert [wire.parse_nodes_call(body(Pod=pod, NodeNames=["a"])).pod for pod in pods] == pods
+
+
 def test_a_bind_call_is_read() -> None:
     call = wire.parse_bind_call(body(PodName="p", PodNamespace="ns", PodUID="u", Node="n"))
 
