@@ -8,6 +8,7 @@ import hmac
 import logging
 import random
 from collections.abc import Mapping
+from typing import cast
 
 import orjson
 from aiohttp import web
@@ -201,5 +202,6 @@ def _is_closed(request: web.Request) -> bool:
 
 
 def _abort(request: web.Request) -> None:
-    if isinstance(request.transport, asyncio.WriteTransport):
-        request.transport.abort()
+    # Not asked for its type: that of uvloop is no subclass of asyncio's.
+    if request.transport is not None:
+        cast(asyncio.WriteTransport, request.transport).abort()

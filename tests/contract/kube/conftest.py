@@ -1,11 +1,13 @@
 """The APIs that every test of this folder runs against: the simulated one and a real API server."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import pytest
+import uvloop
 
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
@@ -17,6 +19,11 @@ from tests.cluster.shared import shared_control_plane
 __all__ = ["client", "kube_api", "shared_control_plane"]
 
 TOKEN = "contract-token"
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that our processes run on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 class KubeApiUnderTest(Protocol):

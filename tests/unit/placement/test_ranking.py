@@ -10,7 +10,7 @@ from gpuloom.placement.potential import prices_for
 from tests.unit.placement.builders import a_card, a_node, a_share, whole
 
 HOST = HostCapacity(64_000, 64_000, 1 << 38, 1 << 38)
-EMPTY, HALF, FULL = (a_node(a_card(0, free), a_card(1)) for free in (1000, 500, 0))
+EMPTY, HALF, MOST, FULL = (a_node(a_card(0, free), a_card(1)) for free in (1000, 500, 750, 0))
 
 
 def a_fleet(**views: NodeView) -> Fleet:
@@ -31,11 +31,11 @@ def test_a_kind_that_was_gone_is_found_when_a_node_is_of_it_again() -> None:
     fleet = a_fleet(a=EMPTY, b=EMPTY)
     orders = [best(fleet)]
 
-    for view in (HALF, EMPTY, HALF):
+    for view in (HALF, EMPTY, HALF, MOST, HALF):
         fleet.put(replace(view, name="b"))
         orders.append(best(fleet))
 
-    assert orders == [["a", "b"], ["b", "a"], ["a", "b"], ["b", "a"]]
+    assert orders == [["a", "b"], ["b", "a"], ["a", "b"], *[["b", "a"]] * 3]
 
 
 def test_a_kind_that_comes_and_goes_unasked_is_there_once() -> None:
