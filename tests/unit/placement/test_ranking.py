@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+from gpuloom.model.request import PodRequest, TopologyPreference
 from gpuloom.placement.columns import Columns
 from gpuloom.placement.demand import Demand
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet, Question
 from gpuloom.placement.potential import prices_for
-from tests.unit.placement.builders import a_card, a_node, a_share, whole
+from tests.unit.placement.builders import a_card, a_node, a_shaped_node, a_share, whole
 
 HOST = HostCapacity(64_000, 64_000, 1 << 38, 1 << 38)
 EMPTY, HALF, MOST, FULL = (a_node(a_card(0, free), a_card(1)) for free in (1000, 500, 750, 0))
@@ -20,10 +21,13 @@ def a_fleet(**views: NodeView) -> Fleet:
     return fleet
 
 
-def best(fleet: Fleet, milli: int = 500, count: int = 9) -> list[str]:
-    names = [one.name for one in fleet.best(Question(a_share(milli)), count, "abcdefgh", tries=count)]
-    ranked = [one.name for one in fleet.evaluate(Question(a_share(milli))).ranked()]
-    assert names == ranked[:count]
+def best(fleet: Fleet) -> list[str]:
+    return best_for(fleet, a_share(500))
+
+
+def best_for(fleet: Fleet, request: PodRequest) -> list[str]:
+    names = [one.name for one in fleet.best(Question(request), 9, "abcdefgh", tries=9)]
+    assert names == [one.name for one in fleet.evaluate(Question(request)).ranked()]
     return names
 
 
@@ -68,18 +72,35 @@ def test_equal_totals_of_different_kinds_go_by_name() -> None:
     assert best(fleet) == ["a", "b", "c", "d"]
 
 
-def test_sets_that_become_rare_are_heeded_by_kinds_that_are_known() -> None:
-    pair, loose = a_node(a_card(0), a_card(1)), a_node(a_card(0), a_card(1, 500), a_card(2, 500))
-    fleet = a_fleet(a=loose, **dict.fromkeys("bcdefgh", pair))
-    demand = Demand()
-    for pod in [whole(2)] + [a_share(1000)] * 1000:
-        demand = demand.with_pod(pod)
-    fleet.set_prices(prices_for(demand, fleet.supply()))
-    before = best(fleet, 1000)
+def test_cpu_that_the_gpus_will_lack_counts_as_much_as_what_is_left_of_them() -> None:
+    """By its busy CPU alone the one with few cores would come first."""
+    few, many = (replace(EMPTY, host=replace(HOST, cpu_free_milli=milli)) for milli in (9000, 64_000))
+    fleet = a_fleet(a=few, b=many)
+    request = replace(a_share(500), cpu_milli=8000)
 
-    for name in "hgfedc":
-        fleet.remove(name)
-        assert best(fleet, 1000)[0] == before[0] == "a"
+    assert best_for(fleet, request) == ["b", "a"]
+
+
+def test_the_last_nodes_for_a_set_of_cards_come_after_others_that_cost_more() -> None:
+    """By the rise of its potential alone the one with fewer free cards would come first."""
+    pair, three = (a_node(*(a_card(index) for index in range(count))) for count in (2, 3))
+    fleet = a_fleet(a=pair, b=three)
+    plain = best_for(fleet, a_share(500))
+    demand = Demand()
+    for _ in range(50):
+        demand = demand.with_pod(whole(2))
+
+    fleet.set_prices(prices_for(demand, fleet.supply()))
+
+    assert (plain, best_for(fleet, a_share(500))) == (["a", "b"], ["b", "a"])
+
+
+def test_linked_cards_come_before_others_that_cost_the_same() -> None:
+    loose, linked = a_shaped_node("dgx-1v", 0b100001), a_shaped_node("dgx-1v", 0b11)
+    fleet = a_fleet(a=loose, b=linked)
+
+    assert best_for(fleet, whole(2)) == ["a", "b"]
+    assert best_for(fleet, whole(2, topology=TopologyPreference.NVLINK)) == ["b", "a"]
 
 
 def test_kinds_without_end_are_forgotten_in_time() -> None:
