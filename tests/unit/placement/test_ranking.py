@@ -8,6 +8,7 @@ from gpuloom.placement.demand import Demand
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet, Question
 from gpuloom.placement.potential import prices_for
+from gpuloom.placement.score import ScoreWeights
 from tests.unit.placement.builders import a_card, a_node, a_shaped_node, a_share, whole
 
 HOST = HostCapacity(64_000, 64_000, 1 << 38, 1 << 38)
@@ -79,6 +80,16 @@ def test_cpu_that_the_gpus_will_lack_counts_as_much_as_what_is_left_of_them() ->
     request = replace(a_share(500), cpu_milli=8000)
 
     assert best_for(fleet, request) == ["b", "a"]
+
+
+def test_with_weights_of_its_own_the_rise_alone_does_not_decide() -> None:
+    few, many = (replace(EMPTY, host=replace(HOST, cpu_free_milli=milli)) for milli in (9000, 64_000))
+    fleet = Fleet(ScoreWeights(topology=0, resource=100, balance=1))
+    for name, view in (("a", few), ("b", many)):
+        fleet.put(replace(view, name=name))
+    request = replace(a_share(500), cpu_milli=8000)
+
+    assert best_for(fleet, request) == ["a", "b"]
 
 
 def test_the_last_nodes_for_a_set_of_cards_come_after_others_that_cost_more() -> None:
