@@ -115,3 +115,21 @@ def test_a_status_that_is_written_again_outdates_nothing() -> None:
     cluster.take("appear", 0)
 
     assert cluster.state.views.outdated == 0
+
+
+def test_a_pods_own_holds_are_free_for_it_also_where_only_the_best_nodes_are_looked_at() -> None:
+    """n1 has fewest cores, so whoever finds room there gets it first."""
+    cluster = Cluster()
+    for number in range(len(NAMES)):
+        cluster.take("appear", number)
+        cluster.take("facts", number)
+    cluster.take("attempt", 0)
+    offered, viewer = OfferedNames(NAMES), cluster.state.views.viewer
+    preferences = Preferences(1, cluster.outcomes)
+
+    answers = [
+        filter_nodes(asked(2000), offered, viewer(uid), preferences, soft_wishes=False).node_names
+        for uid in ("uid-other", "uid-pod-0", "uid-other")
+    ]
+
+    assert answers == [("n2",), ("n1",), ("n2",)]
