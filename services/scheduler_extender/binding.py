@@ -110,13 +110,7 @@ class Bindings:
             if done is not None:
                 self._record(ref, Verdict.BOUND, call.node_name, "", done)
                 return ""
-            until_s = self._bench.clock.monotonic() + self._timeout_s
-            try:
-                await self._attempt(pod, call, until_s)
-            except PodChangedError as changed:
-                # What the informer showed was old. A bind that fails costs the pod seconds, and a nominated
-                # one its node. But once only: a pod that keeps changing may do so without end.
-                await self._attempt(changed.pod, call, until_s)
+            await self._attempt(pod, call)
         except BindRefusedError as error:
             self._record(ref, Verdict.BIND_FAILED, call.node_name, str(error))
             return str(error)
@@ -143,10 +137,22 @@ class Bindings:
             if not present:
                 self._note_gone(pod)
 
-    async def _attempt(self, pod: JsonObject, call: BindCall, until_s: float) -> None:
-        """`pod` was read before, so its version is older than the check that we lead."""
+    async def _attempt(self, pod: JsonObject, call: BindCall) -> None:
+        """Every pod here was read before it is checked that we lead."""
+        until_s = self._bench.clock.monotonic() + self._timeout_s
+        try:
+            await self._hold_and_send(pod, call, self._timeout_s)
+        except PodChangedError as changed:
+            # What the informer showed was old. A bind that fails costs the pod seconds, and a nominated one
+            # its node. But once only: a pod that keeps changing may do so without end.
+            left_s = until_s - self._bench.clock.monotonic()
+            if left_s < LEAST_TIMEOUT_S:
+                raise
+            await self._hold_and_send(changed.pod, call, left_s)
+
+    async def _hold_and_send(self, pod: JsonObject, call: BindCall, most_s: float) -> None:
         version = _version(pod)
-        timeout_s = self._time_to_bind_s(until_s)
+        timeout_s = self._time_to_bind_s(most_s)
         await self._send(self._hold(pod, call), version, timeout_s)
 
     def _drop_overtaken(self, pod: PodRef, shown: JsonObject) -> None:
@@ -166,9 +172,20 @@ class Bindings:
         except GpuloomError as error:
             raise BindRefusedError(f"the pod can't be read: {error}") from error
         if uid_of(pod) != call.uid:
-            self._note_gone(PodRef(call.namespace, call.name, call.uid))
+            # Only of the pod that the call means it is known now that it is gone.
+            if not self._names_another(call):
+                self._note_gone(PodRef(call.namespace, call.name, call.uid))
             raise BindRefusedError("the pod is gone")
         return pod
+
+    def _names_another(self, call: BindCall) -> bool:
+        """Whether the ledger knows the UID as that of a pod with another name."""
+        ledger = self._bench.ledger
+        known = [attempt.pod for attempt in ledger.attempts_of(call.uid)]
+        observed = ledger.pod(call.uid)
+        if observed is not None:
+            known.append(observed.ref)
+        return any((ref.namespace, ref.name) != (call.namespace, call.name) for ref in known)
 
     def _done(self, pod: JsonObject, call: BindCall) -> Allocation | None:
         """What the pod has if it is bound as asked already; None if it is unbound."""
@@ -183,14 +200,12 @@ class Bindings:
             raise BindRefusedError("the pod is already bound to this node, but not by GPULoom")
         return observed.allocation
 
-    def _time_to_bind_s(self, until_s: float) -> float:
+    def _time_to_bind_s(self, most_s: float) -> float:
         """How long the API server may take, so that it is over while nobody else can be the leader."""
-        now_s, least_s = self._bench.clock.monotonic(), min(LEAST_TIMEOUT_S, self._timeout_s)
-        if self._mandate.until_s() - now_s < least_s:
+        left_s = self._mandate.until_s() - self._bench.clock.monotonic()
+        if left_s < min(LEAST_TIMEOUT_S, most_s):
             raise BindRefusedError("this extender can't be sure to be the leader for long enough")
-        if until_s - now_s < least_s:
-            raise BindRefusedError("the API server was too slow to try again")
-        return min(until_s, self._mandate.until_s()) - now_s
+        return min(most_s, left_s)
 
     def _hold(self, pod: JsonObject, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""

@@ -171,7 +171,7 @@ async def test_a_binding_of_a_stopped_leader_that_comes_late_is_refused(tmp_path
                 code = await first.process.wait()
 
         assert given.json == {"Error": ""}
-        assert "refused the bind" in refused.json["Error"]
+        assert "be sure to be the leader" in refused.json["Error"]
         assert code == 1
         assert node_of(cluster.api, "held") == ""
         assert list(owners(cluster.api).values()) == [["other"]]

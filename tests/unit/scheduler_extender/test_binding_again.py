@@ -3,14 +3,16 @@
 from gpuloom.codec.allocation import decode_allocation
 from gpuloom.errors import ConflictError, DeadlineError, GpuloomError, InvalidRequestError
 from gpuloom.kube.client import PodBinding
+from gpuloom.model.ledger import EntryState
+from gpuloom.model.node import PodRef
 from gpuloom.names import ANNOTATION_ALLOCATION
-from tests.unit.scheduler_extender.builders import a_pod, gpuloom_share
+from tests.unit.scheduler_extender.builders import a_pod, a_ref, an_allocation, given, gpuloom_share
 from tests.unit.scheduler_extender.desk import POD, Desk
 
 
-def a_desk(*outcomes: GpuloomError | None, changed_to: int = 2) -> Desk:
+def a_desk(*outcomes: GpuloomError | None, changed_to: int = 2, timeout_s: float = 4.0) -> Desk:
     """The informer shows version 1 of the pod; the API server has it at another."""
-    desk = Desk(a_pod(POD, version=1), outcomes=outcomes)
+    desk = Desk(a_pod(POD, version=1), outcomes=outcomes, timeout_s=timeout_s)
     desk.api.present["pod"] = a_pod(POD, version=changed_to)
     return desk
 
@@ -92,6 +94,27 @@ async def test_both_binds_together_take_no_longer_than_one_may() -> None:
     desk.api.present["pod"] = a_pod(POD, version=2)
     answer = await desk.bind()
 
-    assert "too slow" in answer
+    assert "refused the bind" in answer
     assert versions(desk) == ["1"]
     assert desk.held_cards() == 0
+
+
+async def test_a_bind_that_may_take_less_than_a_second_is_sent_all_the_same() -> None:
+    desk = a_desk(ConflictError("version"), None, timeout_s=0.2)
+
+    answer = await desk.bind()
+
+    assert "refused the bind" in answer
+    assert versions(desk) == ["1"]
+
+
+async def test_a_bind_by_the_uid_of_another_pod_does_not_end_that_one() -> None:
+    """The informer has lost sight of it, so only the ledger knows its name."""
+    other = a_ref("other")
+    desk = Desk(a_pod(POD), a_pod(other, node="n1", allocation=an_allocation(other, given("GPU-n1-0"))))
+    del desk.api.shown[other.uid]
+
+    answer = await desk.bind(pod=PodRef(POD.namespace, POD.name, other.uid))
+
+    assert answer == "the pod is gone"
+    assert [entry.state for entry in desk.state.ledger.entries()] == [EntryState.OBSERVED]
