@@ -30,7 +30,6 @@ from gpuloom.sim.audit import AuditReport, audit
 from gpuloom.sim.child_process import Probe, ProcessSpec
 from gpuloom.sim.cluster import create_machines
 from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.load import Faults
 from gpuloom.sim.machine import Machine
 from gpuloom.sim.mesh import clean_environment
 from gpuloom.sim.ports import HOST, free_ports
@@ -46,10 +45,10 @@ MAX_PUBLISH_DELAY_S = 3.0
 
 @dataclass(frozen=True)
 class MeshOptions:
-    """`faults` are there before anything looks at the machines; by node."""
+    """`discovery`: further settings of it."""
 
     scheduler_name: str = OWN_SCHEDULER
-    faults: Mapping[str, Faults] = field(default_factory=dict)
+    discovery: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,10 +101,11 @@ class MeshLayout:
         }
         return self._service("agents", "services.node_agent.fleet", settings, self.ports.fleet_http)
 
-    def discovery(self) -> ProcessSpec:
+    def discovery(self, further: Mapping[str, str] | None = None) -> ProcessSpec:
         settings = {
             "GPULOOM_AGENTS_FILE": str(self.agents_file),
             "GPULOOM_GRPC_PORT": str(self.ports.discovery_grpc),
+            **(further or {}),
         }
         return self._service("discovery", "services.discovery", settings, self.ports.discovery_http)
 
@@ -166,7 +166,7 @@ class Mesh:
     """Names of their processes."""
 
     def machine(self, node: str) -> Machine:
-        """For its faults; its kubelet and agent look at them live."""
+        """What its kubelet and agent see, live."""
         return Machine.open(self.layout.machines / node)
 
     def denied_calls(self) -> list[str]:
@@ -189,15 +189,15 @@ async def open_mesh(
 ) -> AsyncIterator[Mesh]:
     """Everything runs and is ready. Raise StartError if a process does not come up."""
     options = options or MeshOptions()
-    async with open_foundation(plane, machines, clock, options) as mesh:
-        await mesh.supervisor.start([[mesh.layout.discovery(), mesh.layout.extender()]])
+    async with open_foundation(plane, machines, clock) as mesh:
+        await mesh.supervisor.start([[mesh.layout.discovery(options.discovery), mesh.layout.extender()]])
         await plane.start_scheduler(mesh.layout.scheduler_config(options.scheduler_name))
         yield mesh
 
 
 @asynccontextmanager
 async def open_foundation(
-    plane: ControlPlane, machines: Sequence[MachineSpec], clock: Clock, options: MeshOptions
+    plane: ControlPlane, machines: Sequence[MachineSpec], clock: Clock
 ) -> AsyncIterator[Mesh]:
     """The machines with their kubelets and agents, which all else stands on; what is started beside them
     with the mesh's supervisor ends with them. Raise StartError if a process does not come up.
@@ -218,8 +218,6 @@ async def open_foundation(
             clock=clock,
         )
         _write_files(layout, machines, chosen[6:])
-        for node, faults in options.faults.items():
-            Machine.open(layout.machines / node).write_faults(faults)
         async with Supervisor(clock) as supervisor, plane.client() as client:
             kubelets = layout.kubelets(_nodes_are_there(client, len(nodes)))
             await supervisor.start([[kubelets, layout.fleet()]])

@@ -31,7 +31,7 @@ from tests.cluster.api_proxy import ApiProxy, Treatment
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.gpu_pods import a_gpu_pod
 from tests.cluster.leader_proxy import LeaderProxy
-from tests.cluster.mesh import NAMESPACE, Mesh, MeshLayout, MeshOptions, open_foundation
+from tests.cluster.mesh import NAMESPACE, Mesh, MeshLayout, open_foundation
 
 _POLL_S = 0.05
 _PATIENCE_S = 120.0
@@ -172,7 +172,7 @@ async def open_replicated_mesh(
     options = options or ReplicaOptions()
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(ApiProxy(plane.url, plane.authority_file, clock, options.treat))
-        foundation = await stack.enter_async_context(open_foundation(plane, machines, clock, MeshOptions()))
+        foundation = await stack.enter_async_context(open_foundation(plane, machines, clock))
         layout, supervisor = foundation.layout, foundation.supervisor
         client = await stack.enter_async_context(plane.client())
         await supervisor.start([[layout.discovery()]])

@@ -104,9 +104,11 @@ async def test_container_kubelet_and_agent_name_the_same_gpus_and_the_same_pod(
         await place.client.delete(PODS, "train", NAMESPACE)
         await wait_gone(place.client, "train", CLOCK)
         freed = await heard.until(has_no_holders)
+        told_before = len(heard.states)
         second = await run_pod(place, "train", RESOURCE_NVIDIA_GPU, 2)
         anew = await heard.until(has_holders)
         seen_anew = await visible_in(place, second)
+        since = heard.states[told_before:]
 
     assert (held.mode, held.delivery, held.node_uid) == (NodeMode.NVIDIA, Delivery.DEVICE_PLUGIN, node_uid)
     assert len(seen) == 2
@@ -116,6 +118,7 @@ async def test_container_kubelet_and_agent_name_the_same_gpus_and_the_same_pod(
     assert [gpu.health for gpu in freed.gpus] == [GpuHealth.HEALTHY] * GPUS
     assert uid_of(second) != uid_of(first)
     assert held_in(anew) == {owner_of(second): whole_gpus(seen_anew)}
+    assert {holder.pod.uid for state in since for holder in state.holders} <= {"", uid_of(second)}
 
 
 async def test_holders_are_unknown_while_the_kubelet_is_away_and_never_missing(
@@ -301,7 +304,8 @@ def holders_are_known(state: NodeState) -> bool:
 
 
 def has_holders(state: NodeState) -> bool:
-    return holders_are_known(state) and bool(state.holders)
+    """And knows all of them: the kubelet lists names, and whose they are shows Kubernetes a moment later."""
+    return holders_are_known(state) and bool(state.holders) and all(one.pod.uid for one in state.holders)
 
 
 def has_no_holders(state: NodeState) -> bool:

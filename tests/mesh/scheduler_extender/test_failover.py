@@ -171,7 +171,9 @@ async def test_a_binding_of_a_stopped_leader_that_comes_late_is_refused(tmp_path
                 code = await first.process.wait()
 
         assert given.json == {"Error": ""}
-        assert "be sure to be the leader" in refused.json["Error"]
+        # The pod was stamped meanwhile. A second try finds the lease gone; none is made if the process was
+        # stopped for so long that too little of the bind's own time is left.
+        assert any(said in refused.json["Error"] for said in ("be sure to be the leader", "409 Conflict"))
         assert code == 1
         assert node_of(cluster.api, "held") == ""
         assert list(owners(cluster.api).values()) == [["other"]]
