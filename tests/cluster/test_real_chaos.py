@@ -37,12 +37,15 @@ SEED = 11
 POD_COUNT = in_soak(40, 14)
 COMING_S = float(in_soak(300, 45))
 LIFE_S = (20.0, 40.0) if SOAK else (6.0, 14.0)
-START_PATIENCE_S = float(in_soak(120, 30))
+# A pod that asks for both cards of a node waits for those that came before it, and maybe after it.
+START_PATIENCE_S = float(in_soak(120, 60))
 # Short enough for every part to have its turn while pods come.
 RESTART_EVERY_S = (2.0, 6.0) if SOAK else (1.5, 4.5)
 UP_AGAIN_EVERY_S = 0.5
 LOOK_EVERY_S = 0.5
 LOOK_TIMEOUT_S = 20.0
+# Its kubelet or its runtime may be away when a pod's time is over.
+LOOK_PATIENCE_S = 30.0
 GOING_PATIENCE_S = 90.0
 
 _REQUESTS = (
@@ -60,14 +63,31 @@ class Observer:
     stays: dict[str, Stay] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)
     """Whoever saw a card that it was not given, or fewer than it asked for."""
+    _looking: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
-        while True:
-            listing = await self.pair.client.list(PODS, Selection(NAMESPACE))
-            await asyncio.gather(*(self._look(pod) for pod in listing.items if has_started(pod)))
-            await CLOCK.sleep(LOOK_EVERY_S)
+        """No look waits for one into another pod: into one that has just ended it takes its whole timeout."""
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                for pod in (await self.pair.client.list(PODS, Selection(NAMESPACE))).items:
+                    if has_started(pod) and uid_of(pod) not in self._looking:
+                        self._looking.add(uid_of(pod))
+                        looks.create_task(self._look(pod))
+                await CLOCK.sleep(LOOK_EVERY_S)
+
+    async def until_seen(self, pod: JsonObject) -> None:
+        """Until there was a look into it. Raise TimeoutError if nobody can look for too long."""
+        async with deadline(CLOCK, LOOK_PATIENCE_S):
+            while uid_of(pod) not in self.stays:
+                await CLOCK.sleep(0.2)
 
     async def _look(self, pod: JsonObject) -> None:
+        try:
+            await self._look_inside(pod)
+        finally:
+            self._looking.discard(uid_of(pod))
+
+    async def _look_inside(self, pod: JsonObject) -> None:
         began_s = CLOCK.monotonic()
         try:
             async with deadline(CLOCK, LOOK_TIMEOUT_S):
@@ -91,7 +111,7 @@ async def test_no_container_sees_a_card_of_another_while_everything_is_restarted
         observer, chance = Observer(pair), random.Random(SEED)
         restarts: list[str] = []
         async with running(observer.run) as looking, running(lambda: wreck(pair, restarts)) as wrecking:
-            ways = await asyncio.gather(*(a_life(pair.client, life) for life in lives(chance)))
+            ways = await asyncio.gather(*(a_life(pair.client, observer, life) for life in lives(chance)))
             ended = [task for task in (looking, wrecking) if task.done()]
 
         stays = list(observer.stays.values())
@@ -135,8 +155,11 @@ def lives(chance: random.Random) -> list[Life]:
     ]
 
 
-async def a_life(client: KubeClient, life: Life) -> str:
-    """Empty if it ran, else why not: maybe there was no room, or a kubelet that had just come refused it."""
+async def a_life(client: KubeClient, observer: Observer, life: Life) -> str:
+    """Empty if it ran, else why not: maybe there was no room, or a kubelet that had just come refused it.
+
+    One that runs does not go before it was looked into, unless nobody can look.
+    """
     await CLOCK.sleep(life.comes_s)
     pod = await client.create(PODS, life.pod())
     try:
@@ -145,6 +168,7 @@ async def a_life(client: KubeClient, life: Life) -> str:
                 await CLOCK.sleep(0.2)
                 pod = await client.get(PODS, life.name, NAMESPACE)
         await CLOCK.sleep(life.stays_s)
+        await observer.until_seen(pod)
     except TimeoutError:
         pass
     await client.delete(PODS, life.name, NAMESPACE)
