@@ -8,8 +8,9 @@ The order is what keeps a device from being given twice:
   4. send the Binding with the pod's UID and that resourceVersion as preconditions.
 The version is read before the check, never after: a Binding that is held up behind the check then carries a
 version from this leader's own term, and the next leader has changed that version before it serves.
-Only a definite "no" of the API server to every Binding that was sent gives the devices back. If the pod had
-changed a moment before, the four steps are taken once more. The answer is idempotent by pod UID.
+Only a definite "no" of the API server to every Binding that was sent, and a pod read unbound after it, give
+the devices back. If the pod had changed a moment before, the four steps are taken once more. The answer is
+idempotent by pod UID.
 """
 
 import logging
@@ -254,14 +255,16 @@ class Bindings:
         try:
             await self._binder.bind(binding, timeout_s=timeout_s)
         except _DEFINITE as error:
-            attempt.sent[resource_version] -= 1
             await self._resolve(attempt, resource_version, error)
         except GpuloomError as error:
             raise BindRefusedError(f"the outcome of the bind is not known yet: {error}") from error
         self._record(attempt.pod, Verdict.BOUND, attempt.node_name, "", attempt.allocation)
 
     async def _resolve(self, attempt: Attempt, resource_version: str, error: GpuloomError) -> None:
-        """This Binding was refused. Whether another one of the same attempt was applied, the pod shows."""
+        """This Binding was refused. Whether another one of the same attempt was applied, the pod shows.
+
+        A proxy may have sent this very one twice, so until the pod is read it counts as unanswered.
+        """
         try:
             pod = await self._pods.read(attempt.pod.namespace, attempt.pod.name)
         except NotFoundError:
@@ -277,6 +280,7 @@ class Bindings:
             if node_name == attempt.node_name and _carries(pod, attempt):
                 return
             raise BindRefusedError(f"the pod is already bound to {node_name}") from error
+        attempt.sent[resource_version] -= 1
         if _may_be_applied(attempt, resource_version_of(pod)):
             raise BindRefusedError(f"the outcome of another bind is not known yet: {error}") from error
         self._bench.ledger.refused(attempt)

@@ -5,9 +5,9 @@ informers (pods, nodes), by the binds it is told of, and by device facts; it doe
 
 The rules, each of which prevents a double allocation:
   - A bind attempt ends only when its pod is observed bound or gone, when the API server refused that very
-    attempt, or when the pod is observed unbound and newer than its last Binding: none of them can be applied
-    any more. A timeout ends nothing: the attempt holds its devices, and an attempt on another node may hold
-    others beside it, until one of them is observed.
+    attempt and the pod was read unbound after that, or when the pod is observed unbound and newer than its
+    last Binding: none of them can be applied any more. A timeout ends nothing: the attempt holds its
+    devices, and an attempt on another node may hold others beside it, until one of them is observed.
   - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`).
   - Whatever a node shows as held counts, whether or not there is a pod for it.
 """

@@ -11,7 +11,8 @@ class Binder(Protocol):
     async def bind(self, binding: PodBinding, *, timeout_s: float) -> None:
         """One Binding.
 
-        ConflictError, NotFoundError, InvalidRequestError, NotAllowedError: not applied, and never will be.
+        ConflictError, NotFoundError, InvalidRequestError, NotAllowedError: not applied, and never will be; a
+        copy that a proxy made of it may have been.
         Any other GpuloomError: it may have been applied, or may still be.
         """
 

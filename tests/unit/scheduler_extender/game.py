@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpuloom.errors import DeadlineError, InvalidRequestError, NotAllowedError, UnavailableError
+from gpuloom.errors import (
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    NotAllowedError,
+    UnavailableError,
+)
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
@@ -134,6 +140,16 @@ class Game:
         self.world.go_on(task)
         if draw(2):
             self._finish(task)
+
+    @move("races", "binds", "takeovers", when=lambda game: bool(game.applied()))
+    def a_copy_of_a_binding_is_refused(self, draw: Draw) -> None:
+        """A proxy sent it twice: one was applied, the answer is that of the other."""
+        _call(_pick(self.applied(), draw)).error = ConflictError("bound already")
+
+    @move("races", "binds", "takeovers", "failovers", "ends")
+    def open_binds_are_looked_after(self, draw: Draw) -> None:
+        """As it happens twice a minute."""
+        self._finish(Task(self.world.replica.bindings.settle()))
 
     @move(
         "races", "binds", "takeovers", "failovers", "nodes", weight=4, when=lambda game: bool(game.answered())
@@ -328,6 +344,11 @@ class Game:
             for owed in machine.owed.values()
             if owed.started == started
         ]
+
+    def applied(self) -> list[Task]:
+        """Whose Binding was applied, and who have not heard of it."""
+        answered = [task for task in self.answered() if _call(task).binding is not None]
+        return [task for task in answered if _call(task).error is None]
 
     def answered(self) -> list[Task]:
         return [task for task in self.world.tasks if _call(task).acted]

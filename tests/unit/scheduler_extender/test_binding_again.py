@@ -1,7 +1,13 @@
 """A Binding that meets a changed pod is sent once more, to the pod as it is now."""
 
 from gpuloom.codec.allocation import decode_allocation
-from gpuloom.errors import ConflictError, DeadlineError, GpuloomError, InvalidRequestError
+from gpuloom.errors import (
+    ConflictError,
+    DeadlineError,
+    GpuloomError,
+    InvalidRequestError,
+    UnavailableError,
+)
 from gpuloom.kube.client import PodBinding
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import PodRef
@@ -118,3 +124,30 @@ async def test_a_bind_by_the_uid_of_another_pod_does_not_end_that_one() -> None:
 
     assert answer == "the pod is gone"
     assert [entry.state for entry in desk.state.ledger.entries()] == [EntryState.OBSERVED]
+
+
+async def test_a_binding_that_a_proxy_sent_twice_keeps_its_devices_until_the_pod_is_seen_bound() -> None:
+    """The first copy was applied, the second is answered with a conflict, and the informer is far behind."""
+
+    async def apply_and_refuse_the_copy(binding: PodBinding) -> None:
+        desk.api.present["pod"] = a_pod(POD, node="n1", version=2, annotations=binding.annotations)
+        raise ConflictError("already bound")
+
+    desk = Desk(a_pod(POD, version=1), outcomes=[apply_and_refuse_the_copy])
+
+    answer = await desk.bind()
+    await desk.bindings.settle()
+
+    assert answer == ""
+    assert desk.held_cards() == 1
+
+
+async def test_a_refused_binding_whose_pod_can_not_be_read_keeps_its_devices() -> None:
+    desk = a_desk(ConflictError("already bound"))
+    desk.api.unreadable = UnavailableError("no answer")
+
+    answer = await desk.bind()
+    await desk.bindings.settle()
+
+    assert "not known yet" in answer
+    assert desk.held_cards() == 1
