@@ -5,6 +5,7 @@ Never writes a secret anywhere and never puts one into an error.
 """
 
 import asyncio
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import orjson
 from gpuloom.kube.errors import KubeAccessError
 from gpuloom.runtime.clock import Clock, deadline
 
+_LOOK_AFTER_S = 1.0
 _REREAD_AFTER_S = 60.0
 _PLUGIN_TIMEOUT_S = 30.0
 # A credential that expires while its request is on the way is refused, so it is renewed this much earlier.
@@ -63,24 +65,29 @@ class InlineText:
 
 
 class FileText:
-    """A file's text; read again when the file changes, at the latest every 60 s."""
+    """A file's text; looked at every second, and read again when it changed, at the latest every 60 s."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
         self._text: str | None = None
         self._signature: tuple[int, int, int] | None = None
+        self._looked_at_s = -math.inf
         self._read_at_s = 0.0
 
     def read(self) -> str:
+        now_s = self._clock.monotonic()
+        if self._text is not None and now_s - self._looked_at_s < _LOOK_AFTER_S:
+            return self._text
+        self._looked_at_s = now_s
         try:
             status = self._path.stat()
             signature = (status.st_mtime_ns, status.st_ino, status.st_size)
-            age_s = self._clock.monotonic() - self._read_at_s
+            age_s = now_s - self._read_at_s
             if self._text is None or signature != self._signature or age_s >= _REREAD_AFTER_S:
                 self._text = self._path.read_text(encoding="utf-8").strip()
                 self._signature = signature
-                self._read_at_s = self._clock.monotonic()
+                self._read_at_s = now_s
         except (OSError, UnicodeDecodeError) as error:
             # While the file is being swapped, the one read before is most likely still good.
             if self._text is None:
@@ -89,6 +96,7 @@ class FileText:
 
     def forget(self) -> None:
         self._signature = None
+        self._looked_at_s = -math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,16 +162,35 @@ async def test_a_service_account_token_is_read_again_when_its_file_changes(tmp_p
     (tmp_path / "ca.crt").write_text("pem")
     (tmp_path / "namespace").write_text("gpuloom-system")
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
-    access = access_in_cluster(environ, FakeClock(), tmp_path)
+    clock = FakeClock()
+    access = access_in_cluster(environ, clock, tmp_path)
     before = await access.credential()
 
     (tmp_path / "new").write_text("newer")
     (tmp_path / "new").rename(tmp_path / "token")
+    at_once = await access.credential()
+    await clock.advance(1.0)
     after = await access.credential()
     (tmp_path / "token").unlink()
+    await clock.advance(1.0)
     kept = await access.credential()
 
-    assert (before.token, after.token, kept.token) == ("old", "newer", "newer")
+    tokens = [credential.token for credential in (before, at_once, after, kept)]
+    assert tokens == ["old", "old", "newer", "newer"]
+
+
+async def test_a_token_that_the_server_refused_is_looked_up_at_once(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("old")
+    (tmp_path / "ca.crt").write_text("pem")
+    (tmp_path / "namespace").write_text("gpuloom-system")
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    access = access_in_cluster(environ, FakeClock(), tmp_path)
+    await access.credential()
+
+    (tmp_path / "token").write_text("newer")
+    access.invalidate()
+
+    assert (await access.credential()).token == "newer"
     assert (access.server, access.namespace) == ("https://[fd00::1]:443", "gpuloom-system")
 
 
