@@ -36,6 +36,7 @@ STANDS = tuple(
 
 _FIRST_ROWS = 64
 _FIRST_GPUS = 8
+_NO_NODES = (0,) * (MAX_GPUS_PER_NODE + 1)
 
 _NODE_COLUMNS = (
     "stand",
@@ -50,7 +51,7 @@ _NODE_COLUMNS = (
 )
 _GPU_COLUMNS = ("kind", "memory_mib", "free_milli", "free_memory_mib", "share_milli", "is_card", "is_usable")
 _MASK_COLUMNS = ("cards", "usable", "free")
-_STAND_NUMBERS = {stand: number for number, stand in enumerate(STANDS)}
+_STAND_NUMBERS = {(stand.closed, stand.mode, stand.delivery): number for number, stand in enumerate(STANDS)}
 
 Item = TypeVar("Item", bound=np.generic)
 Numbers = NDArray[np.int64]
@@ -111,7 +112,7 @@ class Columns:
         self._slice_counts: dict[SliceKind, int] = {}
         self._likeness = Likeness()
         self._reuses = 0
-        self._able = [[0] * (MAX_GPUS_PER_NODE + 1) for _ in STANDS]
+        self._able = [list(_NO_NODES) for _ in STANDS]
 
     @property
     def size(self) -> int:
@@ -153,7 +154,11 @@ class Columns:
 
     def whole_cards(self, stands: Sequence[int]) -> list[int]:
         """How many nodes of these stands have so many fully free cards, by that number."""
-        return [sum(of_number) for of_number in zip(*(self._able[stand] for stand in stands), strict=True)]
+        lists = [self._able[stand] for stand in stands if any(self._able[stand])]
+        if len(lists) == 1:
+            # Mostly all nodes that are asked about stand alike.
+            return list(lists[0])
+        return [sum(of_number) for of_number in zip(_NO_NODES, *lists, strict=True)]
 
     def put(self, view: NodeView) -> int:
         """The node as it is now; returns its row."""
@@ -163,13 +168,10 @@ class Columns:
         elif self.views[row] is view:
             return row
         before = self.views[row]
-        if len(view.gpus) > self._gpu.shape[2]:
-            self._widen(len(view.gpus))
-        shape = self.shapes.acquire(view.links)
-        kinds = [self.kinds.acquire((one.gpu.model, one.gpu.architecture)) for one in view.gpus]
-        if before is not None:
-            self._release(row, before)
-        self._write(row, view, shape, kinds)
+        if before is not None and _differs_in_use_alone(before, view):
+            self._write_use(row, before, view)
+        else:
+            self._replace(row, before, view)
         self.views[row] = view
         self._note_likeness(row, view.name)
         return row
@@ -207,13 +209,39 @@ class Columns:
                 parts += (repr(kind).encode(), on_node.tobytes())
         return b"".join(parts)
 
-    def _write(self, row: int, view: NodeView, shape: int, kinds: list[int]) -> None:
+    def _replace(self, row: int, before: NodeView | None, view: NodeView) -> None:
+        if len(view.gpus) > self._gpu.shape[2]:
+            self._widen(len(view.gpus))
+        shape = self.shapes.acquire(view.links)
+        kinds = [self.kinds.acquire((one.gpu.model, one.gpu.architecture)) for one in view.gpus]
+        if before is not None:
+            self._release(row, before)
         cells = [_gpu_cells(kind, one) for kind, one in zip(kinds, view.gpus, strict=True)]
         if cells:
             self._gpu[:, row, : len(cells)] = np.array(cells, dtype=np.int64).T
-        masks = _masks(view)
+        masks = [0] * len(_MASK_COLUMNS)
+        for position, one in enumerate(view.gpus):
+            masks = _with_card(masks, position, one)
+            if one.gpu.mig_instances and one.gpu.mig_enabled:
+                self._count_slices(row, position, one, 1)
+        self._write_node(row, view, shape, masks, sum(cell[4] for cell in cells))
+
+    def _write_use(self, row: int, before: NodeView, view: NodeView) -> None:
+        """What a bind changes: what is free of some GPUs, and of the host."""
+        stand, shape, whole, gpu_milli = self._node[:4, row].tolist()
+        masks = self._mask[:, row].tolist()
+        self._able[stand][whole] -= 1
+        for position, (old, new) in enumerate(zip(before.gpus, view.gpus, strict=True)):
+            if old is not new:
+                _, *use = _gpu_cells(0, new)
+                self._gpu[1:, row, position] = use
+                gpu_milli += new.free_share_milli - old.free_share_milli
+                masks = _with_card(masks, position, new)
+        self._write_node(row, view, shape, masks, gpu_milli)
+
+    def _write_node(self, row: int, view: NodeView, shape: int, masks: list[int], gpu_milli: int) -> None:
         host = view.host
-        stand = _STAND_NUMBERS[Stand(bool(view.closed_reason), view.mode, view.delivery)]
+        stand = _STAND_NUMBERS[bool(view.closed_reason), view.mode, view.delivery]
         whole = masks[2].bit_count()
         self._able[stand][whole] += 1
         self._mask[:, row] = masks
@@ -221,16 +249,13 @@ class Columns:
             stand,
             shape,
             whole,
-            sum(cell[4] for cell in cells),
+            gpu_milli,
             host is not None,
             0 if host is None else max(0, host.cpu_free_milli),
             0 if host is None else max(0, host.memory_free_bytes),
             0 if host is None else host.cpu_total_milli,
             0 if host is None else host.memory_total_bytes,
         )
-        for position, one in enumerate(view.gpus):
-            if one.gpu.mig_instances and one.gpu.mig_enabled:
-                self._count_slices(row, position, one, 1)
 
     def _release(self, row: int, view: NodeView) -> None:
         stand, shape, whole = self._node[:3, row].tolist()
@@ -286,16 +311,25 @@ def _gpu_cells(kind: int, view: GpuView) -> tuple[int, ...]:
     )
 
 
-def _masks(view: NodeView) -> tuple[int, int, int]:
-    cards = usable = free = 0
-    for position, one in enumerate(view.gpus):
-        if not one.gpu.mig_enabled:
-            bit = 1 << position
-            cards |= bit
-            if not one.unusable_reason:
-                usable |= bit
-                free |= bit if one.untouched else 0
-    return cards, usable, free
+def _with_card(masks: list[int], position: int, view: GpuView) -> list[int]:
+    """The masks, with what they say of this GPU now."""
+    bit = 1 << position
+    is_card = not view.gpu.mig_enabled
+    is_usable = is_card and not view.unusable_reason
+    says = is_card, is_usable, is_usable and view.untouched
+    return [mask | bit if said else mask & ~bit for mask, said in zip(masks, says, strict=True)]
+
+
+def _differs_in_use_alone(before: NodeView, view: NodeView) -> bool:
+    """Whether the machine is the same, and has no MIG instances."""
+    return (
+        before.links is view.links
+        and len(before.gpus) == len(view.gpus)
+        and all(
+            old is new or (old.gpu is new.gpu and not new.gpu.mig_instances)
+            for old, new in zip(before.gpus, view.gpus, strict=True)
+        )
+    )
 
 
 def _grown(array: NDArray[Item], shape: tuple[int, ...]) -> NDArray[Item]:

@@ -13,6 +13,7 @@ Works on arrays, one entry per node; refuses nothing.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +163,7 @@ def points(request: PodRequest, market: Market, found: Rises, weights: ScoreWeig
     ruler = _ruler(request, market)
     resource_left = ruler.resource_top - found.resource
     if market.sets_micro:
-        able_micro = _able_micro(market)
+        able_micro = np.array(_able_micro(market), dtype=np.int64)
         resource_left -= able_micro[found.whole_before] - able_micro[found.whole_after]
     balance_left = ruler.balance_top - found.balance
     parts = resource_left.astype(np.float64), balance_left.astype(np.float64)
@@ -176,7 +177,7 @@ class Scale:
     def __init__(self, request: PodRequest, market: Market, weights: ScoreWeights) -> None:
         self._weights = weights
         self._ruler = _ruler(request, market)
-        self._able_micro = _able_micro(market).tolist() if market.sets_micro else None
+        self._able_micro = _able_micro(market) if market.sets_micro else None
 
     def total(self, found: Rise) -> float:
         ruler = self._ruler
@@ -207,15 +208,14 @@ def _total(
     return (weights.topology * topology + ruler.points_per_micro * parts) / weights.sum
 
 
-def _able_micro(market: Market) -> Micros:
+def _able_micro(market: Market) -> list[int]:
     """By a node's number of fully free cards: the prices of all sets that it could hold, added up."""
-    prices = np.zeros(MAX_GPUS_PER_NODE + 1, dtype=np.int64)
+    prices = [0] * (MAX_GPUS_PER_NODE + 1)
     for count, price_micro in market.sets_micro:
         # No node could ever hold more, so nothing takes that away.
         if count <= MAX_GPUS_PER_NODE:
             prices[count] += price_micro
-    able: Micros = np.cumsum(prices)
-    return able
+    return list(accumulate(prices))
 
 
 @dataclass(frozen=True, slots=True)

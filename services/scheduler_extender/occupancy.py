@@ -46,6 +46,8 @@ class Taken:
 
 CONTESTED = "a GPU is held by another owner than the one it was given to"
 
+NOTHING = Taken()
+
 
 def with_holders(claim: Claim, holders: Iterable[Holder]) -> Claim:
     """The claim as its node confirms it.
@@ -175,24 +177,16 @@ def _is_free(device: DeviceRef, taken: Mapping[str, Taken]) -> bool:
 
 def _take(taken: dict[str, Taken], allocated: AllocatedDevice, gpus: Mapping[str, Gpu]) -> None:
     uuid = allocated.device.gpu_uuid
-    before = taken.get(uuid, Taken())
+    before = taken.get(uuid, NOTHING)
     if allocated.device.mig is not None:
         contested = allocated.device in before.mig or before.milli > 0
-        taken[uuid] = replace(
-            before,
-            mig=before.mig | {allocated.device},
-            closed_reason=CONTESTED if contested else before.closed_reason,
-        )
+        mig, reason = before.mig | {allocated.device}, CONTESTED if contested else before.closed_reason
+        taken[uuid] = Taken(before.milli, before.memory_mib, mig, reason)
         return
     milli = before.milli + allocated.milli
     memory_mib = before.memory_mib + (allocated.memory_mib or _memory_of(uuid, gpus))
     over = milli > MILLI_PER_GPU or (uuid in gpus and memory_mib > gpus[uuid].memory_mib) or bool(before.mig)
-    taken[uuid] = replace(
-        before,
-        milli=milli,
-        memory_mib=memory_mib,
-        closed_reason=CONTESTED if over else before.closed_reason,
-    )
+    taken[uuid] = Taken(milli, memory_mib, before.mig, CONTESTED if over else before.closed_reason)
 
 
 def _memory_of(uuid: str, gpus: Mapping[str, Gpu]) -> int:

@@ -22,7 +22,7 @@ from gpuloom.placement.fleet import Fleet
 from gpuloom.placement.potential import Prices, neutral_prices
 from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.nominations import NOBODY, Asker, Nomination, Nominations, Remainders
-from services.scheduler_extender.occupancy import Claim, Taken, closed_reason, taken_by
+from services.scheduler_extender.occupancy import NOTHING, Claim, Taken, closed_reason, taken_by
 from services.scheduler_extender.pods import HostShare
 
 ViewOf = Callable[[str], NodeView | None]
@@ -341,18 +341,26 @@ def _unknown_device(taken: dict[str, Taken], gpus: dict[str, Gpu]) -> str:
 def _gpu_views(
     gpus: tuple[Gpu, ...], taken: dict[str, Taken], closed: dict[str, str], before: NodeView | None
 ) -> tuple[GpuView, ...]:
-    """A bind changes one GPU of a node: views of those that are and were whole are used again."""
+    """A bind changes one GPU of a node: views that would be made just as they were are used again."""
     earlier = before.gpus if before is not None and len(before.gpus) == len(gpus) else (None,) * len(gpus)
     views = []
     for gpu, known in zip(gpus, earlier, strict=True):
-        used, distrust = taken.get(gpu.uuid), closed.get(gpu.uuid, "")
-        stands = known is not None and known.gpu is gpu and not used and not distrust and _is_plain(known)
-        views.append(known if known is not None and stands else _gpu_view(gpu, used or Taken(), distrust))
+        used, distrust = taken.get(gpu.uuid, NOTHING), closed.get(gpu.uuid, "")
+        stands = known is not None and _stands(known, gpu, used, distrust)
+        views.append(known if known is not None and stands else _gpu_view(gpu, used, distrust))
     return tuple(views)
 
 
-def _is_plain(view: GpuView) -> bool:
-    return view.untouched and not view.closed_reason and not view.gpu.mig_instances
+def _stands(view: GpuView, gpu: Gpu, taken: Taken, distrust: str) -> bool:
+    """Whether `_gpu_view` would make this view again. Not asked for GPUs that are cut: those are rare."""
+    return (
+        view.gpu is gpu
+        and not gpu.mig_instances
+        and not taken.mig
+        and view.free_milli == max(0, MILLI_PER_GPU - taken.milli)
+        and view.free_memory_mib == max(0, gpu.memory_mib - taken.memory_mib)
+        and view.closed_reason == (distrust or taken.closed_reason)
+    )
 
 
 def _gpu_view(gpu: Gpu, taken: Taken, distrust: str) -> GpuView:

@@ -57,6 +57,21 @@ def an_open_sight() -> Sight:
     return sight
 
 
+def test_a_share_that_gives_way_to_one_of_equal_milli_but_more_memory_leaves_less() -> None:
+    sight, other = an_open_sight(), a_ref("other")
+    small = Attempt(POD, "node", an_allocation(POD, given("GPU-0", 500, 1000)))
+    large = Attempt(other, "node", an_allocation(other, given("GPU-0", 500, 9000)))
+    sight.ledger.begin(small)
+    before = sight.view().gpus[0]
+
+    sight.ledger.refused(small)
+    sight.ledger.begin(large)
+
+    after = sight.view().gpus[0]
+    assert before.free_milli == after.free_milli == 500
+    assert (before.free_memory_mib, after.free_memory_mib) == (MEMORY_MIB - 1000, MEMORY_MIB - 9000)
+
+
 def test_a_node_that_kubernetes_does_not_show_has_no_view() -> None:
     assert Sight().views.view("nowhere") is None
 
