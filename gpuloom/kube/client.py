@@ -79,6 +79,10 @@ class KubeClient:
         """Open connections ahead of a burst. An API server that can't be reached now is no error."""
         await self._transport.warm(connections, timeout_s)
 
+    async def version(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> JsonObject:
+        """What the API server says of itself, as {"major": "1", "minor": "34", …}."""
+        return await self._transport.read(Request("GET", "/version", Call("get", "version", "")), timeout_s)
+
     async def get(
         self,
         resource: Resource,

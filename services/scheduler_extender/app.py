@@ -23,6 +23,7 @@ from services.scheduler_extender.adapters.badge import KubernetesBadge, NoBadge
 from services.scheduler_extender.adapters.demand import DemandStore
 from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.fence import KubernetesFence
+from services.scheduler_extender.adapters.http2 import offers_http2
 from services.scheduler_extender.adapters.kubernetes import (
     KubernetesBinder,
     KubernetesMarker,
@@ -36,7 +37,7 @@ from services.scheduler_extender.config import ExtenderConfig, LeadershipConfig
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.failpoints import HeldBinder
 from services.scheduler_extender.freshness import Freshness
-from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
+from services.scheduler_extender.http import HTTP1, HTTP2, ExtenderHttp, HttpsOptions
 from services.scheduler_extender.inquiries import Inquiries, Records
 from services.scheduler_extender.judge import Judge
 from services.scheduler_extender.learning import Learning
@@ -91,7 +92,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     metrics.watch(state)
     metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
     verbs = Verbs(bench, bindings, Preferences(config.shortlist, outcomes), quarantine)
-    https = ExtenderHttp(verbs, power.unready_reason, _https(config, rpc), app.clock, metrics)
+    https = ExtenderHttp(verbs, power.unready_reason, await _https(config, rpc, client), app.clock, metrics)
     app.add_loop("https port", (await app.enter(https)).run)
     records = Records(state.views, bench.decisions, quarantine, sources.nodes, feed.informer)
     inquiries = Inquiries(records, Judge(outcomes, bench.prices), power.unready_reason, app.clock)
@@ -155,14 +156,14 @@ def _binder(config: ExtenderConfig, client: KubeClient, clock: Clock) -> Binder:
     return binder
 
 
-def _https(config: ExtenderConfig, rpc: RpcEnvironment) -> HttpsOptions:
-    tls = rpc.certificates
-    return HttpsOptions(
-        config.https_host,
-        config.https_port,
-        None if tls is None else server_ssl_context(tls, config.client_certificate),
-        check_identity=tls is not None and config.client_certificate,
-    )
+async def _https(config: ExtenderConfig, rpc: RpcEnvironment, client: KubeClient) -> HttpsOptions:
+    host, port, certificates = config.https_host, config.https_port, rpc.certificates
+    if certificates is None:
+        return HttpsOptions(host, port, None, check_identity=False, http2=False)
+    http2 = await offers_http2(config.http2, client, timeout_s=2.0)
+    protocols = (HTTP2, HTTP1) if http2 else ()
+    tls = server_ssl_context(certificates, config.client_certificate, protocols)
+    return HttpsOptions(host, port, tls, check_identity=config.client_certificate, http2=http2)
 
 
 async def _serve_grpc(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from gpuloom.kube.leader import LeaderSettings
 from gpuloom.kube.objects import ObjectKey
@@ -9,7 +10,17 @@ from gpuloom.kube.settings import KubeConfig
 from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.settings import TlsConfig, grpc_host_setting
 from gpuloom.runtime.config import REQUIRED, group, setting
-from gpuloom.runtime.parsers import Address, address, boolean, comma_list, integer, port, seconds, text
+from gpuloom.runtime.parsers import (
+    Address,
+    address,
+    boolean,
+    choice,
+    comma_list,
+    integer,
+    port,
+    seconds,
+    text,
+)
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.scheduler_extender.failpoints import Failpoint, failpoint
 
@@ -17,6 +28,12 @@ _WEIGHT = integer(0, 1000)
 _PRODUCT_NAMESPACE = "gpuloom-system"
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """The kubelet sets this for every container."""
+
+
+class Http2(StrEnum):
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -141,6 +158,13 @@ class ExtenderConfig:
         default=True,
         parse=boolean,
         help="Serve only callers that show a certificate of identity kube_scheduler",
+    )
+    http2: Http2 = setting(
+        "GPULOOM_EXTENDER_HTTP2",
+        default=Http2.AUTO,
+        parse=choice(*Http2),
+        help="Whether to offer HTTP/2: auto offers it from Kubernetes 1.34 on, as older kube-schedulers "
+        "could call a leader that hangs for up to 45s more",
     )
     shortlist: int = setting(
         "GPULOOM_EXTENDER_SHORTLIST",

@@ -1,4 +1,4 @@
-"""One connection of kube-scheduler: one call at a time, in the order they came.
+"""One connection of kube-scheduler over HTTP/1.1: one call at a time, in the order they came.
 
 Decides when is read on, and when a connection ends. What a call means, who may make it and what is counted is
 decided by the `Calls` it is given; what a request is, by `framing.py`.
@@ -24,7 +24,7 @@ TAKE_S = 30.0
 LINGER_S = 2.0
 """While a request is refused that is still coming in. Closed at once, the refusal might not arrive."""
 
-_WRITE_BUFFER_BYTES = 64 * 1024
+WRITE_BUFFER_BYTES = 64 * 1024
 
 _OK_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: %s\r\n\r\n"
@@ -48,12 +48,24 @@ class Calls(Protocol):
         """Called once for every call, when its answer is known."""
 
 
+class OpenConnection(Protocol):
+    """What is done to a connection from outside, whichever HTTP it speaks."""
+
+    def expire(self, now_s: float) -> None:
+        """End what has taken too long."""
+
+    def leave(self) -> None:
+        """Close, at once unless a call is being answered."""
+
+    def abort(self) -> None: ...
+
+
 class Room(Protocol):
     """Keeps what must not be forgotten: the open connections, and the tasks that outlive them."""
 
-    def enter(self, connection: "Connection") -> None: ...
+    def enter(self, connection: OpenConnection) -> None: ...
 
-    def leave(self, connection: "Connection") -> None: ...
+    def leave(self, connection: OpenConnection) -> None: ...
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it to its end, whatever becomes of the connection."""
@@ -77,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         self._requests = Requests(self._calls.caller_of(transport), self._calls.admit, self._clock)
         self._deadline_s = self._clock.monotonic() + IDLE_S
         self._room.enter(self)
@@ -110,7 +122,6 @@ class Connection(asyncio.Protocol):
             self._go_on()
 
     def expire(self, now_s: float) -> None:
-        """End what has taken too long."""
         if self._transport is None or now_s < self._deadline_s:
             return
         if self._stalled or self._transport.is_closing():
@@ -122,7 +133,6 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def leave(self) -> None:
-        """Close, at once unless a call is being answered."""
         self._leaving = True
         if self._transport is not None and not self._answering:
             self._transport.close()

@@ -60,6 +60,15 @@ class Call:
     whole: bool = False
     refusal: Reply | None = None
 
+    def add(self, part: bytes) -> None:
+        """More of the body. Not a list of parts: in chunks of one byte it would take 40 times its size."""
+        if not self.body:
+            self.body = part
+            return
+        if isinstance(self.body, bytes):
+            self.body = bytearray(self.body)
+        self.body += part
+
 
 class Requests:
     """Makes requests of bytes. Keeps no more of them than the bounds allow; does no I/O."""
@@ -156,7 +165,7 @@ class Requests:
             # llhttp takes everything after such a head for the other protocol, the body too.
             refused = refusal(400, "no other protocol is spoken here: leave out the Upgrade header")
         if refused is None and call.announced_bytes > MAX_BODY_BYTES:
-            refused = _too_large()
+            refused = too_large()
         if refused is not None:
             self.refuse(refused)
 
@@ -166,14 +175,9 @@ class Requests:
             return
         self._fruitful = True
         if len(call.body) + len(part) > MAX_BODY_BYTES:
-            self.refuse(_too_large())
-        elif not call.body:
-            call.body = part
+            self.refuse(too_large())
         else:
-            # Not a list of parts: a body of chunks of one byte would take forty times its size.
-            if isinstance(call.body, bytes):
-                call.body = bytearray(call.body)
-            call.body += part
+            call.add(part)
 
     def on_message_complete(self) -> None:
         call, self._incoming = self._incoming, None
@@ -185,7 +189,7 @@ class Requests:
             self.complete.append(call)
 
 
-def _too_large() -> Reply:
+def too_large() -> Reply:
     return refusal(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
 

@@ -1,5 +1,6 @@
 """The extender's HTTPS port on loopback, in front of a desk that binds."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,13 +12,31 @@ from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.tls import CertificateSource, server_ssl_context
 from gpuloom.runtime.clock import Clock, SystemClock
-from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
+from services.scheduler_extender.connection import Connection
+from services.scheduler_extender.http import HTTP1, HTTP2, ExtenderHttp, HttpsOptions
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.verbs import Verbs
 from services.scheduler_extender.verdicts import Preferences
 from tests.mesh.rpc.builders import issue
 from tests.mesh.scheduler_extender.desk import Desk, a_desk
+
+
+class HeldVerbs(Verbs):
+    """A bind ends when it is let go."""
+
+    begun = 0
+    _go: asyncio.Event | None = None
+
+    @property
+    def go(self) -> asyncio.Event:
+        self._go = self._go or asyncio.Event()
+        return self._go
+
+    async def bind(self, body: bytes) -> bytes:
+        self.begun += 1
+        await self.go.wait()
+        return b'{"Error":""}'
 
 
 @dataclass(frozen=True)
@@ -28,6 +47,7 @@ class PortOptions:
     client_certificate: bool = True
     clock: Clock | None = None
     verbs: type[Verbs] = Verbs
+    http2: bool = False
 
 
 AS_IN_PRODUCTION = PortOptions()
@@ -41,8 +61,11 @@ class Port:
         self.unready = ""
         self.registry = CollectorRegistry()
         source = CertificateSource(tls_files(folder, "scheduler_extender"), lambda outcome: None)
-        tls = server_ssl_context(source, options.client_certificate)
-        https = HttpsOptions("127.0.0.1", options.number, tls, check_identity=options.client_certificate)
+        protocols = (HTTP2, HTTP1) if options.http2 else ()
+        tls = server_ssl_context(source, options.client_certificate, protocols)
+        https = HttpsOptions(
+            "127.0.0.1", options.number, tls, check_identity=options.client_certificate, http2=options.http2
+        )
         self.verbs = options.verbs(desk.bench, desk.bindings, Preferences(8, Outcomes(ScoreWeights())))
         metrics = ExtenderMetrics(self.registry)
         clock = options.clock or SystemClock()
@@ -52,6 +75,11 @@ class Port:
     def number(self) -> int:
         return self.http.port
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those over HTTP/1.1."""
+        return [entry for entry in self.http._room.connections if isinstance(entry, Connection)]
+
     def counted(self, verb: str, outcome: str) -> float | None:
         labels = {"verb": verb, "outcome": outcome}
         return self.registry.get_sample_value("gpuloom_scheduler_extender_calls_total", labels)
@@ -60,6 +88,11 @@ class Port:
         """How many calls of this verb have a duration."""
         name = "gpuloom_scheduler_extender_call_duration_seconds_count"
         return self.registry.get_sample_value(name, {"verb": verb})
+
+
+def held(port: Port) -> HeldVerbs:
+    assert isinstance(port.verbs, HeldVerbs)
+    return port.verbs
 
 
 @asynccontextmanager

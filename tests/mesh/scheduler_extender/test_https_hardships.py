@@ -17,7 +17,7 @@ from services.scheduler_extender.http import HANDSHAKE_S, SWEEP_S
 from services.scheduler_extender.verbs import Verbs
 from tests.mesh.scheduler_extender.kubernetes import JsonObject
 from tests.mesh.scheduler_extender.line import a_line, shown_by
-from tests.mesh.scheduler_extender.port import Port, PortOptions, a_closed_port, a_port
+from tests.mesh.scheduler_extender.port import HeldVerbs, PortOptions, a_closed_port, a_port, held
 from tests.mesh.waiting import until
 from tests.unit.scheduler_extender.builders import a_pod
 
@@ -37,23 +37,6 @@ GIANTS: dict[str, Callable[[], bytes]] = {
 }
 
 
-class HeldVerbs(Verbs):
-    """A bind ends when it is let go."""
-
-    begun = 0
-    _go: asyncio.Event | None = None
-
-    @property
-    def go(self) -> asyncio.Event:
-        self._go = self._go or asyncio.Event()
-        return self._go
-
-    async def bind(self, body: bytes) -> bytes:
-        self.begun += 1
-        await self.go.wait()
-        return b'{"Error":""}'
-
-
 class FailingVerbs(Verbs):
     def answer_at_once(self, verb: str, body: bytes) -> bytes:
         if verb == "filter":
@@ -62,11 +45,6 @@ class FailingVerbs(Verbs):
 
     async def bind(self, body: bytes) -> bytes:
         raise ZeroDivisionError("secret")
-
-
-def held(port: Port) -> HeldVerbs:
-    assert isinstance(port.verbs, HeldVerbs)
-    return port.verbs
 
 
 def a_call_with_a_large_answer() -> bytes:
@@ -176,7 +154,7 @@ async def test_a_slow_request_is_refused_when_its_time_is_up(tmp_path: Path) -> 
         tls = shown_by(tmp_path, "kube_scheduler")
         reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
         writer.write(b"POST /filter HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
-        await until(lambda: any(entry._requests.incoming for entry in port.http._room.connections))
+        await until(lambda: any(entry._requests.incoming for entry in port.connections))
         await clock.advance(40.0)
         said = await reader.read()
         writer.close()
@@ -225,7 +203,7 @@ async def test_who_does_not_read_is_not_answered_further(tmp_path: Path) -> None
         tls = shown_by(tmp_path, "kube_scheduler")
         reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
         writer.write(a_call_with_a_large_answer() * MANY_CALLS)
-        await until(lambda: any(entry._stalled for entry in port.http._room.connections))
+        await until(lambda: any(entry._stalled for entry in port.connections))
         answered = port.counted("filter", "ok") or 0
         for _ in range(MANY_CALLS):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -289,7 +267,7 @@ async def test_leaving_cuts_off_who_does_not_read(tmp_path: Path) -> None:
         tls = shown_by(tmp_path, "kube_scheduler")
         _, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
         writer.write(a_call_with_a_large_answer() * MANY_CALLS)
-        await until(lambda: any(entry._stalled for entry in port.http._room.connections))
+        await until(lambda: any(entry._stalled for entry in port.connections))
         leaving = asyncio.create_task(port.http.__aexit__(None, None, None))
         await clock.advance(2.0)
         await leaving

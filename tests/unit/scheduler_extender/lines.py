@@ -17,7 +17,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d+) ")
 class Wire(asyncio.Transport):
     """In the place of a socket. `takes` is whether the other end reads."""
 
-    def __init__(self, protocol: Connection) -> None:
+    def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self.takes = True
         self.sent = bytearray()
