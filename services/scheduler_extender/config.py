@@ -170,7 +170,14 @@ class ExtenderConfig:
         "GPULOOM_EXTENDER_SHORTLIST",
         default=8,
         parse=integer(1, 10_000),
-        help="How many of the best nodes a filter answers at most",
+        help="How many of the best nodes a filter answers at most to a pod that was tried before",
+    )
+    first_shortlist: int = setting(
+        "GPULOOM_EXTENDER_FIRST_SHORTLIST",
+        default=1,
+        parse=integer(1, 10_000),
+        help="The same at a pod's first try; raise it where kube-scheduler's own scores are to count "
+        "(a low weight), or where other extenders come after this one",
     )
     bind_timeout_s: float = setting(
         "GPULOOM_EXTENDER_BIND_TIMEOUT",

@@ -22,6 +22,8 @@ MAX_RECENT = 32
 
 # A look at the best nodes alone pays if at least one of so many nodes is offered.
 _OFFERED_OF_ALL = 2
+# How far down from the best node is looked for those that are offered.
+_LEAST_TRIES = 32
 _TRIES_FOR_EACH = 4
 
 Outcome = Scored | Refusal
@@ -76,7 +78,8 @@ class Outcomes:
         if viewer is None or len(self.fleet) > _OFFERED_OF_ALL * len(offered):
             return None
         with _as_seen(self.fleet, viewer.own_views()):
-            found = self.fleet.best(Question(request), count, offered, _TRIES_FOR_EACH * count)
+            tries = max(_LEAST_TRIES, _TRIES_FOR_EACH * count)
+            found = self.fleet.best(Question(request), count, offered, tries)
         return found if len(found) == count else None
 
     def remember(self, request: PodRequest, best: Sequence[Ranked], view_of: ViewOf) -> None:

@@ -80,8 +80,8 @@ class Verbs:
             return wire.FilterAnswer(call.node_names.all(), {}, {})
         if isinstance(request, Refusal):
             return _refused_everywhere(call.node_names.all(), request)
-        view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
-        return filter_nodes(request, call.node_names, view_of, self._preferences, soft)
+        view_of, wanted = self._bench.views.viewer(asker_of(call.pod)), self._preferences.wanted(call.pod)
+        return filter_nodes(request, call.node_names, view_of, self._preferences.outcomes, wanted)
 
     def _prioritize(self, body: bytes) -> bytes:
         call = wire.parse_nodes_call(body)
@@ -92,7 +92,7 @@ class Verbs:
         if request is None:
             return wire.encode_scores(neutral_scores(call.node_names.all()))
         view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
-        scores = score_nodes(request, call.node_names.all(), view_of, self._preferences, soft)
+        scores = score_nodes(request, call.node_names.all(), view_of, self._preferences.outcomes, soft)
         return wire.encode_scores(scores)
 
     def _record_refusal(self, ref: PodRef, reason: str) -> None:

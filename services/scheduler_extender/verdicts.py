@@ -1,7 +1,8 @@
 """What filter and prioritize answer: pure functions of the pod and the views of the nodes.
 
-Filter gives kube-scheduler only the best few nodes: it then has less to score itself, and the winner is the
-same. A pod with soft wishes of its own (preferred affinity, spreading) gets all nodes, and every node that
+Filter gives kube-scheduler only the best nodes. At a pod's first try that is one: it would win anyway, and
+kube-scheduler need not score. A pod that comes back gets a few, because what kept it from that one may do so
+again. A pod with soft wishes of its own (preferred affinity, spreading) gets all nodes, and every node that
 costs next to nothing more than the best gets the top score, so that those wishes still decide.
 """
 
@@ -23,37 +24,50 @@ from services.scheduler_extender.wire import FilterAnswer
 
 UNKNOWN_NODE = "node is not known to GPULoom yet"
 
+_SCHEDULED = "PodScheduled"
+_GATED = "SchedulingGated"
+"""The API server says this of a pod that nobody may try yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """How many nodes a filter answers at most, and how nodes are judged."""
+    """How many nodes a filter answers at most, to a pod that was tried before and at first; how it judges."""
 
     shortlist: int
     outcomes: Outcomes
+    first_shortlist: int = 1
+
+    def wanted(self, pod: JsonObject) -> int | None:
+        """How many nodes are enough for this pod; None if it is to choose among all."""
+        if has_soft_wishes(pod):
+            return None
+        return self.shortlist if was_tried(pod) else self.first_shortlist
 
 
 def filter_nodes(
     request: PodRequest,
     offered: OfferedNames,
     view_of: ViewOf,
-    preferences: Preferences,
-    soft_wishes: bool,
+    outcomes: Outcomes,
+    wanted: int | None,
 ) -> FilterAnswer:
-    """With a full shortlist nobody asks why others are not on it, so no reasons are given."""
-    outcomes, wanted = preferences.outcomes, preferences.shortlist
-    if not soft_wishes:
+    """The best nodes, as many as are wanted; None: all that fit.
+
+    If there are enough, nobody asks why others are not among them, so no reasons are given.
+    """
+    if wanted is not None:
         best = outcomes.best(request, wanted, offered, view_of)
         if best is not None:
-            return _shortlisted(request, best, view_of, preferences)
+            return _shortlisted(request, best, view_of, outcomes)
     findings = outcomes.on(request, offered.all(), view_of)
     survey = findings.survey
-    if not soft_wishes and len(survey.fitting) >= wanted:
+    if wanted is not None and len(survey.fitting) >= wanted:
         best = [scored.ranked for scored in survey.shortlist(wanted)]
-        return _shortlisted(request, best, view_of, preferences)
+        return _shortlisted(request, best, view_of, outcomes)
     failed, hopeless = _refused(survey)
     hopeless |= dict.fromkeys(findings.unknown, UNKNOWN_NODE)
     fitting = [scored.ranked for scored in survey.ranked()]
-    if not soft_wishes:
+    if wanted is not None:
         outcomes.remember(request, fitting, view_of)
     return FilterAnswer(tuple(scored.name for scored in fitting), failed, hopeless)
 
@@ -64,14 +78,14 @@ def refuse_all(names: Iterable[str], reason: str) -> FilterAnswer:
 
 
 def score_nodes(
-    request: PodRequest, names: Sequence[str], view_of: ViewOf, preferences: Preferences, soft_wishes: bool
+    request: PodRequest, names: Sequence[str], view_of: ViewOf, outcomes: Outcomes, soft_wishes: bool
 ) -> list[tuple[str, int]]:
     """A score for every name asked, in the order asked; 0 for one that no longer fits."""
-    known = None if soft_wishes else preferences.outcomes.recall(request, names, view_of)
+    known = None if soft_wishes else outcomes.recall(request, names, view_of)
     if known is not None:
         scores = extender_scores(in_order(known))
     else:
-        survey = preferences.outcomes.on(request, names, view_of).survey
+        survey = outcomes.on(request, names, view_of).survey
         scores = survey.scores()
         if soft_wishes:
             scores |= {scored.name: MAX_EXTENDER_SCORE for scored in survey.near_best()}
@@ -97,6 +111,17 @@ def has_soft_wishes(pod: JsonObject) -> bool:
     )
 
 
+def was_tried(pod: JsonObject) -> bool:
+    """Whether kube-scheduler has tried to place this pod before, in vain; it says so in the pod's status."""
+    conditions = _object(pod.get("status")).get("conditions")
+    return any(
+        _object(condition).get("type") == _SCHEDULED
+        and _object(condition).get("status") == "False"
+        and _object(condition).get("reason") != _GATED
+        for condition in (conditions if isinstance(conditions, list) else ())
+    )
+
+
 def summary(refusals: Mapping[str, str]) -> str:
     """The reasons with their node counts, the most frequent first."""
     counts = Counter(refusals.values())
@@ -105,9 +130,11 @@ def summary(refusals: Mapping[str, str]) -> str:
 
 
 def _shortlisted(
-    request: PodRequest, best: Sequence[Ranked], view_of: ViewOf, preferences: Preferences
+    request: PodRequest, best: Sequence[Ranked], view_of: ViewOf, outcomes: Outcomes
 ) -> FilterAnswer:
-    preferences.outcomes.remember(request, best, view_of)
+    # A single node is not asked about again.
+    if len(best) > 1:
+        outcomes.remember(request, best, view_of)
     return FilterAnswer(tuple(scored.name for scored in best), {}, {})
 
 

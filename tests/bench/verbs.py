@@ -96,7 +96,8 @@ class Cluster:
         bench = Bench(
             self.state.ledger, self.state.views, DecisionLog(self._clock), self._clock, lambda: fleet.prices
         )
-        return Verbs(bench, Bindings(bench, self, self, 4.0), Preferences(SHORTLIST, self.outcomes))
+        preferences = Preferences(SHORTLIST, self.outcomes, first_shortlist=SHORTLIST)
+        return Verbs(bench, Bindings(bench, self, self, 4.0), preferences)
 
     def by_uid(self, uid: str) -> JsonObject | None:
         return self._pods.by_uid(uid)

@@ -46,7 +46,8 @@ class Stage:
             "GPULOOM_DISCOVERY_ADDRESS": self._discovery_address,
             "GPULOOM_EXTENDER_HOST": HOST,
             "GPULOOM_EXTENDER_PORT": str(ports.extender),
-            "GPULOOM_EXTENDER_SHORTLIST": str(SHORTLIST),
+            # More than by default, so that there is something to prioritize.
+            "GPULOOM_EXTENDER_FIRST_SHORTLIST": str(SHORTLIST),
             "GPULOOM_GRPC_HOST": HOST,
             "GPULOOM_GRPC_PORT": str(ports.extender_grpc),
             "GPULOOM_HTTP_HOST": HOST,

@@ -33,7 +33,7 @@ async def test_kube_scheduler_is_served(tmp_path: Path) -> None:
         "Nodes": None,
         "NodeNames": ["n1"],
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"n2": "node is not known to GPULoom yet"},
+        "FailedAndUnresolvableNodes": {},
         "Error": "",
     }
     assert scored.json == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]

@@ -11,7 +11,7 @@ from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState
-from services.scheduler_extender.verdicts import Preferences, filter_nodes
+from services.scheduler_extender.verdicts import filter_nodes
 from tests.unit.scheduler_extender.builders import (
     HandClock,
     a_gpu,
@@ -79,13 +79,12 @@ def test_the_fleet_answers_as_views_made_anew_do(
     steps: list[tuple[str, int]], milli: int, asker: int
 ) -> None:
     cluster, names = Cluster(), (*NAMES, "never-seen")
-    preferences = Preferences(2, cluster.outcomes)
 
     for step, number in steps:
         cluster.take(step, number)
         viewer = cluster.state.views.viewer(f"uid-pod-{asker}")
         by_fleet, by_views = (
-            filter_nodes(asked(milli), OfferedNames(names), view_of, preferences, soft_wishes=False)
+            filter_nodes(asked(milli), OfferedNames(names), view_of, cluster.outcomes, 2)
             for view_of in (viewer, viewer.__call__)
         )
 
@@ -96,11 +95,10 @@ def test_a_pod_sees_its_own_holds_as_free_and_nobody_else_does() -> None:
     cluster = Cluster()
     for step in ("appear", "facts", "attempt"):
         cluster.take(step, 0)
-    preferences = Preferences(2, cluster.outcomes)
 
     offered, viewer = OfferedNames(("n1",)), cluster.state.views.viewer
     answers = [
-        filter_nodes(asked(2000), offered, viewer(uid), preferences, soft_wishes=False)
+        filter_nodes(asked(2000), offered, viewer(uid), cluster.outcomes, 2)
         for uid in ("uid-other", "uid-pod-0", "uid-other")
     ]
 
@@ -125,10 +123,9 @@ def test_a_pods_own_holds_are_free_for_it_also_where_only_the_best_nodes_are_loo
         cluster.take("facts", number)
     cluster.take("attempt", 0)
     offered, viewer = OfferedNames(NAMES), cluster.state.views.viewer
-    preferences = Preferences(1, cluster.outcomes)
 
     answers = [
-        filter_nodes(asked(2000), offered, viewer(uid), preferences, soft_wishes=False).node_names
+        filter_nodes(asked(2000), offered, viewer(uid), cluster.outcomes, 1).node_names
         for uid in ("uid-other", "uid-pod-0", "uid-other")
     ]
 

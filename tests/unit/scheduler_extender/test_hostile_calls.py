@@ -63,7 +63,7 @@ class World:
         self.state.views.keep(outcomes.fleet)
         bench = Bench(self.state.ledger, self.state.views, DecisionLog(clock), clock)
         bindings = Bindings(bench, self.api, self.api, timeout_s=4.0)
-        self._verbs = Verbs(bench, bindings, Preferences(SHORTLIST, outcomes))
+        self._verbs = Verbs(bench, bindings, Preferences(SHORTLIST, outcomes, first_shortlist=SHORTLIST))
         for name in NODES:
             self.state.observe_node(Change(None, a_node(name)))
             cards = (a_gpu(f"GPU-{name}-0", 0), a_gpu(f"GPU-{name}-1", 1))

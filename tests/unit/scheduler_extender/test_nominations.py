@@ -24,7 +24,7 @@ from services.scheduler_extender.nominations import (
 from services.scheduler_extender.occupancy import with_taken
 from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.pods import asker_of, nomination_of
-from services.scheduler_extender.verdicts import Preferences, filter_nodes
+from services.scheduler_extender.verdicts import filter_nodes
 from tests.unit.placement.builders import a_card, a_share, whole
 from tests.unit.placement.builders import a_node as a_view
 from tests.unit.placement.strategies import nodes, requests
@@ -294,7 +294,6 @@ def test_the_fleet_answers_as_views_do_where_pods_are_nominated(
     steps: list[tuple[str, int]], milli: int, priority: int, asker: int
 ) -> None:
     cluster = Cluster()
-    preferences = Preferences(2, cluster.outcomes)
 
     for turn, (step, number) in enumerate(steps):
         if step == "nominate":
@@ -304,7 +303,7 @@ def test_the_fleet_answers_as_views_do_where_pods_are_nominated(
             cluster.take(step, number)
         viewer = cluster.state.views.viewer(Asker(f"uid-pod-{asker}", priority))
         by_fleet, by_views = (
-            filter_nodes(asked(milli), OfferedNames(NAMES), view_of, preferences, soft_wishes=False)
+            filter_nodes(asked(milli), OfferedNames(NAMES), view_of, cluster.outcomes, 2)
             for view_of in (viewer, viewer.__call__)
         )
 

@@ -13,7 +13,7 @@ from gpuloom.placement.potential import prices_for
 from gpuloom.placement.score import Ranked, Scored, ScoreWeights, extender_scores, in_order
 from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import MAX_RECENT, Outcomes
-from services.scheduler_extender.verdicts import UNKNOWN_NODE, Preferences, filter_nodes, score_nodes
+from services.scheduler_extender.verdicts import UNKNOWN_NODE, filter_nodes, score_nodes
 from services.scheduler_extender.views import ViewOf
 from tests.unit.placement.builders import a_card, a_node, a_share, whole
 from tests.unit.placement.strategies import clusters, requests
@@ -36,10 +36,9 @@ def test_filter_and_prioritize_say_of_every_node_what_is_said_of_it_alone(
         demand = demand.with_pod(pod)
     outcomes.fleet.set_prices(prices_for(demand, outcomes.fleet.supply()))
     names = ("unknown", *(node.name for node in nodes))
-    preferences = Preferences(SHORTLIST, outcomes)
 
-    answer = filter_nodes(request, OfferedNames(names), seen(*nodes), preferences, soft_wishes=False)
-    scores = score_nodes(request, names, seen(*nodes), preferences, soft_wishes=False)
+    answer = filter_nodes(request, OfferedNames(names), seen(*nodes), outcomes, SHORTLIST)
+    scores = score_nodes(request, names, seen(*nodes), outcomes, soft_wishes=False)
 
     alone = {node.name: outcomes.of(request)(node) for node in nodes}
     best = in_order(outcome for outcome in alone.values() if isinstance(outcome, Scored))

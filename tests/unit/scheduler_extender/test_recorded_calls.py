@@ -68,7 +68,7 @@ def verbs_for(node_names: list[str], api: AcceptingApi) -> Verbs:
         gpus = [a_gpu(f"GPU-{name}-{index}", index) for index in range(GPUS_PER_NODE)]
         state.observe_facts(f"uid-{name}", some_facts(name, *gpus, mode=NodeMode.NVIDIA))
     bench = Bench(state.ledger, state.views, DecisionLog(clock), clock)
-    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, Outcomes(ScoreWeights())))
+    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, Outcomes(ScoreWeights()), 8))
 
 
 def names_in(call: JsonObject) -> list[str]:

@@ -13,11 +13,12 @@ from services.scheduler_extender.verdicts import (
     refuse_all,
     score_nodes,
     summary,
+    was_tried,
 )
 from services.scheduler_extender.views import ViewOf
 from tests.unit.placement.builders import a_card, a_node, a_share, whole
 
-PREFERENCES = Preferences(shortlist=2, outcomes=Outcomes(ScoreWeights()))
+OUTCOMES = Outcomes(ScoreWeights())
 
 
 def seen(*nodes: NodeView) -> ViewOf:
@@ -33,7 +34,7 @@ def test_a_filter_answers_the_best_few_nodes_in_order() -> None:
     nodes = some_nodes(5)
 
     answer = filter_nodes(
-        a_share(500), OfferedNames([node.name for node in nodes]), seen(*nodes), PREFERENCES, False
+        a_share(500), OfferedNames([node.name for node in nodes]), seen(*nodes), OUTCOMES, 2
     )
 
     assert answer.node_names == ("n0", "n1")
@@ -44,17 +45,53 @@ def test_a_pod_with_soft_wishes_gets_every_node_that_fits() -> None:
     nodes = some_nodes(5)
 
     answer = filter_nodes(
-        a_share(500), OfferedNames([node.name for node in nodes]), seen(*nodes), PREFERENCES, True
+        a_share(500), OfferedNames([node.name for node in nodes]), seen(*nodes), OUTCOMES, None
     )
 
     assert set(answer.node_names) == {node.name for node in nodes}
+
+
+def a_condition(status: str, reason: str = "", kind: str = "PodScheduled") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason}
+
+
+def test_a_first_try_gets_the_best_node_and_one_that_comes_back_a_few() -> None:
+    preferences = Preferences(shortlist=8, outcomes=OUTCOMES)
+    wishes = {"spec": {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}}
+    refused = {"status": {"conditions": [a_condition("False", "Unschedulable")]}}
+
+    assert preferences.wanted({}) == 1
+    assert preferences.wanted(refused) == 8
+    assert preferences.wanted(wishes) is preferences.wanted(wishes | refused) is None
+    assert Preferences(8, OUTCOMES, first_shortlist=4).wanted({}) == 4
+
+
+def test_a_pod_was_tried_if_kube_scheduler_says_that_it_failed() -> None:
+    tried = [a_condition("False", "Unschedulable"), a_condition("False", "SchedulerError")]
+    untried = [
+        a_condition("True"),
+        a_condition("False", "SchedulingGated"),
+        a_condition("False", "ContainersNotReady", kind="Ready"),
+    ]
+
+    assert all(was_tried({"status": {"conditions": [condition]}}) for condition in tried)
+    assert not any(was_tried({"status": {"conditions": [condition]}}) for condition in untried)
+    assert was_tried({"status": {"conditions": [*untried, *tried]}})
+
+
+def test_whatever_stands_in_a_status_a_pod_without_a_failed_try_was_not_tried() -> None:
+    broken: list[object] = [None, "False", 7, {}, [None, "PodScheduled", []], [{"type": ["PodScheduled"]}]]
+
+    for conditions in broken:
+        assert not was_tried({"status": {"conditions": conditions}})
+    assert not was_tried({"status": "PodScheduled"})
 
 
 def test_every_refused_node_has_a_reason_and_eviction_is_offered_only_where_it_helps() -> None:
     full, closed = a_node(a_card(free_milli=0), name="full"), a_node(name="closed", closed_reason="stale")
 
     answer = filter_nodes(
-        whole(1), OfferedNames(["full", "closed", "unknown"]), seen(full, closed), PREFERENCES, False
+        whole(1), OfferedNames(["full", "closed", "unknown"]), seen(full, closed), OUTCOMES, 2
     )
 
     assert answer.node_names == ()
@@ -66,7 +103,7 @@ def test_the_best_node_alone_has_ten() -> None:
     nodes = some_nodes(4)
     names = tuple(node.name for node in reversed(nodes))
 
-    scores = score_nodes(a_share(500), names, seen(*nodes), PREFERENCES, False)
+    scores = score_nodes(a_share(500), names, seen(*nodes), OUTCOMES, False)
 
     assert [name for name, _ in scores] == list(names)
     assert [name for name, score in scores if score == 10] == ["n0"]
@@ -76,7 +113,7 @@ def test_the_best_node_alone_has_ten() -> None:
 def test_equal_nodes_have_one_winner_by_name() -> None:
     nodes = [a_node(a_card(), name=name) for name in ("b", "a", "c")]
 
-    scores = score_nodes(whole(1), ("b", "a", "c"), seen(*nodes), PREFERENCES, False)
+    scores = score_nodes(whole(1), ("b", "a", "c"), seen(*nodes), OUTCOMES, False)
 
     assert [name for name, score in scores if score == 10] == ["a"]
 
@@ -84,7 +121,7 @@ def test_equal_nodes_have_one_winner_by_name() -> None:
 def test_nodes_nearly_as_good_share_the_top_score_when_the_pod_has_wishes_of_its_own() -> None:
     nodes = [a_node(a_card(), name="a"), a_node(a_card(), name="b")]
 
-    scores = score_nodes(whole(1), ("a", "b"), seen(*nodes), PREFERENCES, True)
+    scores = score_nodes(whole(1), ("a", "b"), seen(*nodes), OUTCOMES, True)
 
     assert scores == [("a", 10), ("b", 10)]
 
@@ -92,7 +129,7 @@ def test_nodes_nearly_as_good_share_the_top_score_when_the_pod_has_wishes_of_its
 def test_a_node_that_no_longer_fits_or_is_not_known_scores_nothing() -> None:
     nodes = [a_node(a_card(), name="good"), a_node(a_card(free_milli=0), name="full")]
 
-    scores = score_nodes(whole(1), ("full", "good", "unknown"), seen(*nodes), PREFERENCES, True)
+    scores = score_nodes(whole(1), ("full", "good", "unknown"), seen(*nodes), OUTCOMES, True)
 
     assert scores == [("full", 0), ("good", 10), ("unknown", 0)]
 
