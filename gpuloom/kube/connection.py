@@ -83,11 +83,16 @@ class Connection(asyncio.Protocol):
 
     async def next_chunk(self, answer: Answer) -> bytes:
         """What has come since the last call, at least a byte; empty at the end of the answer."""
-        while not answer.body and not answer.complete:
-            await self._news(answer)
         if self._paused:
             self._resume()
+        while not answer.body and not answer.complete:
+            await self._news(answer)
         return answer.take()
+
+    def rest(self) -> None:
+        """Leave what comes to the system until the next chunk is asked for: reading it at once costs most."""
+        if not self._paused:
+            self._pause()
 
     def end(self) -> None:
         """Of this answer nothing more is wanted. If it has come to its end, the connection can go on."""

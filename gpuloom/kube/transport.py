@@ -74,8 +74,13 @@ class Transport:
     async def write(self, request: Request, timeout_s: float) -> JsonObject:
         return await self._within(timeout_s, request, self._send(request))
 
-    async def lines(self, request: Request, idle_timeout_s: float) -> AsyncGenerator[bytes, None]:
-        """The lines of an endless answer. Raises DeadlineError when nothing came for idle_timeout_s."""
+    async def lines(
+        self, request: Request, idle_timeout_s: float, gather_s: float = 0.0
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of an endless answer. Raises DeadlineError when nothing came for idle_timeout_s.
+
+        After what has come, nothing is read for gather_s: what comes meanwhile is then read together.
+        """
         line = self._opened()
         opening_s = min(_OPEN_WATCH_TIMEOUT_S, idle_timeout_s)
         connection, answer = await self._within(opening_s, request, self._open(request))
@@ -86,6 +91,9 @@ class Transport:
             ):
                 for text in splitter.feed(chunk):
                     yield text
+                if gather_s > 0.0:
+                    connection.rest()
+                    await self._clock.sleep(gather_s)
         finally:
             line.pool.give_back(connection)
 

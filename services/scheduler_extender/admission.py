@@ -9,15 +9,19 @@ from gpuloom.kube.objects import JsonObject
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.fit import Refusal
 from services.scheduler_extender import quarantine
+from services.scheduler_extender.ledger import ObservedPod
 from services.scheduler_extender.pods import allocation_text
 
 FOREIGN_ALLOCATION = "the pod carries an allocation that GPULoom did not make"
 
 
-def admit(pod: JsonObject, *, held: bool) -> PodRequest | Refusal | None:
-    """What the pod asks for; a refusal if no node may have it; None if it asks for nothing that we manage."""
+def admit(pod: JsonObject, *, held: bool, observed: ObservedPod | None = None) -> PodRequest | Refusal | None:
+    """What the pod asks for; a refusal if no node may have it; None if it asks for nothing that we manage.
+
+    `observed` is the same pod at the same version, if the ledger has it: then it is not read again.
+    """
     try:
-        request = pod_request(pod)
+        request = pod_request(pod) if observed is None or observed.problem else observed.request
     except InvalidRequestError as error:
         return Refusal(str(error), resolvable=False)
     if request is None:

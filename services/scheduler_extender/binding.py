@@ -1,7 +1,7 @@
 """Bind: choose devices on the ledger, then send one Binding that carries the choice.
 
 The order is what keeps a device from being given twice:
-  1. read the pod's resourceVersion,
+  1. read the pod's resourceVersion, be it an old one,
   2. check that nobody else can be the leader before the API server has given the Binding up,
   3. choose and hold the devices on the ledger, in one step without an await (this process has one thread, so
      that step is the node's critical section),
@@ -15,6 +15,7 @@ idempotent by pod UID.
 
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ _DEFINITE = (ConflictError, NotFoundError, InvalidRequestError, NotAllowedError)
 LEAST_TIMEOUT_S = 1.0
 """With less time than this left of the lease, no Binding is sent."""
 
+MOST_EXPECTED = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -97,25 +100,43 @@ class Bindings:
         self._binder = binder
         self._timeout_s = timeout_s
         self._mandate = mandate or Unlimited()
+        self._expected: OrderedDict[str, JsonObject] = OrderedDict()
+
+    def expect(self, pod: JsonObject) -> None:
+        """A pod that kube-scheduler shows us, and that may be bound before the informer shows it.
+
+        Its bind goes by this then: if it has changed since, its version tells the API server so.
+        """
+        uid = uid_of(pod)
+        if self._pods.by_uid(uid) is None and resource_version_of(pod):
+            self._expected[uid] = pod
+            if len(self._expected) > MOST_EXPECTED:
+                self._expected.popitem(last=False)
 
     async def bind(self, call: BindCall) -> str:
         """Empty if the pod is bound to that node with its devices; else why not (yet)."""
         ref = PodRef(call.namespace, call.name, call.uid)
         try:
-            pod = self._pods.by_uid(call.uid)
+            pod = self._pods.by_uid(call.uid) or self._take_expected(call.uid)
             if pod is None:
                 read = await self._read(call)
                 # While it was read, the informer may have shown it, and newer.
                 pod = self._pods.by_uid(call.uid) or read
-            done = self._done(pod, call)
+            observed = self._bench.ledger.pod_at(call.uid, resource_version_of(pod)) or _managed(pod)
+            done = _done(observed, call)
             if done is not None:
                 self._record(ref, Verdict.BOUND, call.node_name, "", done)
                 return ""
-            await self._attempt(pod, call)
+            await self._attempt(pod, observed, call)
         except BindRefusedError as error:
             self._record(ref, Verdict.BIND_FAILED, call.node_name, str(error))
             return str(error)
         return ""
+
+    def _take_expected(self, uid: str) -> JsonObject | None:
+        """Not one that the ledger has heard of: it may have been bound and be gone, so it is read."""
+        pod = self._expected.pop(uid, None)
+        return None if self._bench.ledger.has_heard_of(uid) else pod
 
     async def settle(self) -> None:
         """Look after attempts that nobody else will end.
@@ -138,23 +159,25 @@ class Bindings:
             if not present:
                 self._note_gone(pod)
 
-    async def _attempt(self, pod: JsonObject, call: BindCall) -> None:
+    async def _attempt(self, pod: JsonObject, observed: ObservedPod, call: BindCall) -> None:
         """Every pod here was read before it is checked that we lead."""
         until_s = self._bench.clock.monotonic() + self._timeout_s
         try:
-            await self._hold_and_send(pod, call, self._timeout_s)
+            await self._hold_and_send(pod, observed, call, self._timeout_s)
         except PodChangedError as changed:
             # What the informer showed was old. A bind that fails costs the pod seconds, and a nominated one
             # its node. But once only: a pod that keeps changing may do so without end.
             left_s = until_s - self._bench.clock.monotonic()
             if left_s < LEAST_TIMEOUT_S:
                 raise
-            await self._hold_and_send(changed.pod, call, left_s)
+            await self._hold_and_send(changed.pod, _managed(changed.pod), call, left_s)
 
-    async def _hold_and_send(self, pod: JsonObject, call: BindCall, most_s: float) -> None:
+    async def _hold_and_send(
+        self, pod: JsonObject, observed: ObservedPod, call: BindCall, most_s: float
+    ) -> None:
         version = _version(pod)
         timeout_s = self._time_to_bind_s(most_s)
-        await self._send(self._hold(pod, call), version, timeout_s)
+        await self._send(self._hold(pod, observed, call), version, timeout_s)
 
     def _drop_overtaken(self, pod: PodRef, shown: JsonObject) -> None:
         """A pod that changed after its last Binding was sent, and is unbound: none can be applied now."""
@@ -188,19 +211,6 @@ class Bindings:
             known.append(observed.ref)
         return any((ref.namespace, ref.name) != (call.namespace, call.name) for ref in known)
 
-    def _done(self, pod: JsonObject, call: BindCall) -> Allocation | None:
-        """What the pod has if it is bound as asked already; None if it is unbound."""
-        observed = _managed(pod)
-        if (observed.ref.namespace, observed.ref.name) != (call.namespace, call.name):
-            raise BindRefusedError("the UID is that of another pod")
-        if not observed.node_name:
-            return None
-        if observed.node_name != call.node_name:
-            raise BindRefusedError(f"the pod is already bound to {observed.node_name}")
-        if observed.allocation is None:
-            raise BindRefusedError("the pod is already bound to this node, but not by GPULoom")
-        return observed.allocation
-
     def _time_to_bind_s(self, most_s: float) -> float:
         """How long the API server may take, so that it is over while nobody else can be the leader."""
         left_s = self._mandate.until_s() - self._bench.clock.monotonic()
@@ -208,9 +218,9 @@ class Bindings:
             raise BindRefusedError("this extender can't be sure to be the leader for long enough")
         return min(most_s, left_s)
 
-    def _hold(self, pod: JsonObject, call: BindCall) -> Attempt:
+    def _hold(self, pod: JsonObject, observed: ObservedPod, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
-        bench, observed = self._bench, _managed(pod)
+        bench = self._bench
         view = bench.views.view(call.node_name, asker_of(pod))
         if view is None:
             raise BindRefusedError(f"node {call.node_name} does not exist")
@@ -317,6 +327,19 @@ class Bindings:
             "devices": [item.device.gpu_uuid for item in devices],
         }
         _log.info("bind decided", extra=fields)
+
+
+def _done(observed: ObservedPod, call: BindCall) -> Allocation | None:
+    """What the pod has if it is bound as asked already; None if it is unbound."""
+    if (observed.ref.namespace, observed.ref.name) != (call.namespace, call.name):
+        raise BindRefusedError("the UID is that of another pod")
+    if not observed.node_name:
+        return None
+    if observed.node_name != call.node_name:
+        raise BindRefusedError(f"the pod is already bound to {observed.node_name}")
+    if observed.allocation is None:
+        raise BindRefusedError("the pod is already bound to this node, but not by GPULoom")
+    return observed.allocation
 
 
 def _managed(pod: JsonObject) -> ObservedPod:

@@ -32,7 +32,8 @@ class ObservedPod:
     """A pod that asks for a GPU or carries an allocation, as the informer shows it.
 
     `problem` says why its request or its allocation can't be believed; such a pod may hold any device of
-    its node. `node_name` is empty while it is unbound.
+    its node. `node_name` is empty while it is unbound. `version` is the resourceVersion it was read at; most
+    of what changes it changes nothing else here.
     """
 
     ref: PodRef
@@ -41,6 +42,7 @@ class ObservedPod:
     request: PodRequest | None
     allocation: Allocation | None
     problem: str = ""
+    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Ledger:
         before, attempts = self._pods.get(uid), self.attempts_of(uid)
         if before == pod and not attempts:
             # Most of what happens to a pod is not about its devices.
+            self._pods[uid] = pod
             return False
         confirms = self._confirms(pod, attempts)
         if before is not None and before.node_name not in ("", pod.node_name):
@@ -201,6 +204,15 @@ class Ledger:
 
     def pod(self, uid: str) -> ObservedPod | None:
         return self._pods.get(uid)
+
+    def has_heard_of(self, uid: str) -> bool:
+        """Whether anything is or may be owned by this pod, in Kubernetes or no longer."""
+        return uid in self._pods or self.has_attempt(uid) or self._releases.includes(uid)
+
+    def pod_at(self, uid: str, version: str) -> ObservedPod | None:
+        """The pod if it was observed at exactly this version: whoever holds that need not read it again."""
+        pod = self._pods.get(uid)
+        return pod if pod is not None and version and pod.version == version else None
 
     def node_uid(self, name: str) -> str | None:
         return self._node_uid.get(name)

@@ -38,19 +38,20 @@ def observed_pod(pod: JsonObject) -> ObservedPod | None:
     if text is not None:
         allocation, unreadable = _allocation(text, ref.uid)
         problem = problem or unreadable
-    return ObservedPod(ref, node_name, is_terminal(pod), request, allocation, problem)
+    version = metadata_of(pod).get("resourceVersion")
+    return ObservedPod(ref, node_name, is_terminal(pod), request, allocation, problem, _text(version))
 
 
-def host_share(pod: JsonObject) -> HostShare | None:
-    """None for a pod that takes nothing of any node now."""
+def host_share(pod: JsonObject, observed: ObservedPod | None) -> HostShare | None:
+    """None for a pod that takes nothing of any node now. `observed`: the same pod, if the ledger knows it."""
+    if observed is not None and observed.request is not None:
+        if not observed.node_name or observed.terminal:
+            return None
+        return HostShare(observed.node_name, observed.request.cpu_milli, observed.request.memory_bytes)
     node_name = bound_node(pod)
     if node_name is None or is_terminal(pod):
         return None
     try:
-        request = pod_request(pod)
-        if request is not None:
-            # Read already, most likely.
-            return HostShare(node_name, request.cpu_milli, request.memory_bytes)
         cpu_milli, memory_bytes = cpu_and_memory(pod, containers(pod))
     except InvalidRequestError:
         # Only the balance score reads this, so an unreadable pod may count as nothing.

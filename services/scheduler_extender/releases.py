@@ -93,6 +93,9 @@ class Releases:
     def on_node(self, node_name: str) -> Iterator[Release]:
         yield from self._by_node.get(node_name, {}).values()
 
+    def includes(self, pod_uid: str) -> bool:
+        return any(pod_uid in releases for releases in self._by_node.values())
+
     def waiting_nodes(self) -> list[str]:
         return sorted(self._by_node)
 

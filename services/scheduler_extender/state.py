@@ -14,7 +14,7 @@ from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.ledger import Ledger, ObservedPod
 from services.scheduler_extender.nominations import Nomination, Nominations
-from services.scheduler_extender.pods import host_share, nomination_of, observed_pod
+from services.scheduler_extender.pods import HostShare, host_share, nomination_of, observed_pod
 from services.scheduler_extender.views import Hosts, HostTotals, Views
 
 
@@ -68,7 +68,7 @@ class ClusterState:
             self._note_nomination(observed.ref.uid, nomination_of(change.new, observed), observed.node_name)
             if change.old is None:
                 self._note_arrival(observed)
-        self._account(uid_of(change.new), change.new, confirms)
+        self._account(uid_of(change.new), host_share(change.new, observed), confirms)
         self.views.poke()
 
     def observe_facts(self, node_uid: str, facts: NodeFacts | None) -> None:
@@ -113,10 +113,10 @@ class ClusterState:
         if pod.request is not None and not pod.node_name and not pod.terminal:
             self._greet(pod.request)
 
-    def _account(self, uid: str, pod: JsonObject | None, confirms: bool = False) -> None:
+    def _account(self, uid: str, share: HostShare | None, confirms: bool = False) -> None:
         # A bind that is confirmed was counted as much from its beginning, unless its pod was accounted for.
         counted = confirms and not self.hosts.accounts_for(uid)
-        changed = self.hosts.set_share(uid, None if pod is None else host_share(pod))
+        changed = self.hosts.set_share(uid, share)
         for name in () if counted else changed:
             self.views.forget(name)
 

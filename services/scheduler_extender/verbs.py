@@ -4,6 +4,7 @@ import logging
 
 from gpuloom.codec.pod import pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.objects import resource_version_of
 from gpuloom.model.ledger import Decision, Verdict
 from gpuloom.model.node import PodRef
 from gpuloom.placement.fit import Refusal
@@ -74,12 +75,14 @@ class Verbs:
 
     def _filtered(self, call: wire.NodesCall, ref: PodRef) -> wire.FilterAnswer:
         hold = self._quarantine.hold(workload_of(call.pod), self._bench.clock.monotonic())
-        request = admit(call.pod, held=hold is not None)
+        observed = self._bench.ledger.pod_at(ref.uid, resource_version_of(call.pod))
+        request = admit(call.pod, held=hold is not None, observed=observed)
         if request is None:
             # Not ours to judge; kube-scheduler asks only if managedResources names something we don't know.
             return wire.FilterAnswer(call.node_names.all(), {}, {})
         if isinstance(request, Refusal):
             return _refused_everywhere(call.node_names.all(), request)
+        self._bindings.expect(call.pod)
         view_of, wanted = self._bench.views.viewer(asker_of(call.pod)), self._preferences.wanted(call.pod)
         return filter_nodes(request, call.node_names, view_of, self._preferences.outcomes, wanted)
 

@@ -32,8 +32,8 @@ class Desk:
         self.api = ScriptedApi(*pods, outcomes=outcomes)
         self.state = ClusterState(Ledger(30.0), lambda: False, self.clock)
         self.decisions = DecisionLog(self.clock)
-        bench = Bench(self.state.ledger, self.state.views, self.decisions, self.clock)
-        self.bindings = Bindings(bench, self.api, self.api, timeout_s=timeout_s)
+        self.bench = Bench(self.state.ledger, self.state.views, self.decisions, self.clock)
+        self.bindings = Bindings(self.bench, self.api, self.api, timeout_s=timeout_s)
         for name in ("n1", "n2"):
             self.state.observe_node(Change(None, a_node(name)))
             cards = gpus or (a_gpu(f"GPU-{name}-0", 0), a_gpu(f"GPU-{name}-1", 1))

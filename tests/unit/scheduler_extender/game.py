@@ -125,6 +125,14 @@ class Game:
         if draw(3) == 0:
             self._finish(task)
 
+    @move("races", "binds", "takeovers", "failovers", "ends", when=lambda game: bool(game.world.api.log))
+    def a_pod_is_shown_by_a_filter(self, draw: Draw) -> None:
+        """As it is or as it was: kube-scheduler may be behind, and the bind may come much later."""
+        seen = [change.new for change in self.world.api.log[-8:] if change.new is not None]
+        unbound = [pod for pod in seen if not pod["spec"].get("nodeName")]
+        if unbound:
+            self.world.replica.bindings.expect(_pick(unbound, draw))
+
     @move("races", weight=9, when=lambda game: not game.world.known)
     def the_only_pod_is_made(self, draw: Draw) -> None:
         self._make(NAMES[0], draw)

@@ -10,7 +10,7 @@ from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import key_of, resource_version_of, uid_of
 from gpuloom.names import LABEL_LEADER
-from services.scheduler_extender.pods import asker_of, host_share, observed_pod
+from services.scheduler_extender.pods import HostShare, asker_of, host_share, observed_pod
 from services.scheduler_extender.trimming import trim_node, trim_pod
 from tests.unit.scheduler_extender.builders import a_node, a_pod, a_ref, an_allocation
 from tests.unit.scheduler_extender.builders import given as given_card
@@ -54,13 +54,35 @@ def said(read: Any, pod: dict[str, Any]) -> object:
         return str(error)
 
 
+def share_of(pod: dict[str, Any]) -> HostShare | None:
+    return host_share(pod, observed_pod(pod))
+
+
+def share_by_containers(pod: dict[str, Any]) -> HostShare | None:
+    return host_share(pod, None)
+
+
+@given(pod=pods())
+def test_a_pod_that_the_ledger_knows_takes_what_its_containers_ask_for(pod: dict[str, Any]) -> None:
+    if observed_pod(pod) is not None:
+        assert said(share_of, pod) == said(share_by_containers, pod)
+
+
 @given(pod=pods())
 def test_a_trimmed_pod_says_the_same(pod: dict[str, Any]) -> None:
     whole = deepcopy(pod)
 
     trimmed = trim_pod(pod)
 
-    for read in (observed_pod, host_share, pod_request, key_of, uid_of, resource_version_of):
+    for read in (
+        observed_pod,
+        share_of,
+        share_by_containers,
+        pod_request,
+        key_of,
+        uid_of,
+        resource_version_of,
+    ):
         assert said(read, trimmed) == said(read, whole)
     assert pod == whole
 

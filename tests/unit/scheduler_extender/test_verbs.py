@@ -129,3 +129,25 @@ async def test_preempt_names_no_victims() -> None:
     answer = await Desk().answer("preempt", Pod=a_pod(POD), NodeNameToMetaVictims={"n1": {"Pods": []}})
 
     assert answer == {"NodeNameToMetaVictims": {}}
+
+
+async def test_a_filter_goes_by_the_pod_that_it_carries_not_by_one_seen_earlier() -> None:
+    seen, resized = a_pod(POD, gpuloom_share(1000), version=1), a_pod(POD, gpuloom_share(2000), version=2)
+    desk = Desk(seen)
+    desk.state.observe_pod(Change(None, seen))
+
+    before = await desk.answer("filter", Pod=seen, NodeNames=["n1", "n2"])
+    after = await desk.answer("filter", Pod=resized, NodeNames=["n1", "n2"])
+
+    assert len(before["NodeNames"]) == 1
+    assert after["NodeNames"] == []
+
+
+async def test_a_pod_that_can_not_be_read_is_refused_with_the_reason_however_often_it_was_seen() -> None:
+    both = a_pod(POD, gpuloom_share(1000) | {"nvidia.com/gpu": "1"})
+    desk = Desk(both)
+    desk.state.observe_pod(Change(None, both))
+
+    answer = await desk.answer("filter", Pod=both, NodeNames=["n1"])
+
+    assert "not for both" in answer["FailedAndUnresolvableNodes"]["n1"]
