@@ -31,7 +31,7 @@ from gpuloom.sim.load import Faults
 from gpuloom.sim.ports import HOST
 from tests.bench.api_writes import WriteCounters
 from tests.bench.discovery import discovery_server
-from tests.bench.launch import SHORTLIST, Grounds
+from tests.bench.launch import FIRST_SHORTLIST, Grounds
 from tests.bench.processes import find_process
 from tests.bench.profiles import render_profiles
 from tests.bench.report import RunFacts, render, summarize, to_json
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--modes", default=NodeMode.GPULOOM.value, help="nvidia, gpuloom, or both in turns")
     parser.add_argument("--seed", type=int, default=1, help="of the mix of pods")
     parser.add_argument(
-        "--shortlist", type=int, default=SHORTLIST, help="nodes that a filter answers at most"
+        "--shortlist", type=int, default=FIRST_SHORTLIST, help="nodes that a filter answers at most"
     )
     parser.add_argument("--output", type=Path, help="JSON file for the result")
     parser.add_argument("--dir", type=Path, default=Path(".cache/bench-cluster"), help="logs and state")

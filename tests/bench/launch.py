@@ -24,6 +24,8 @@ SCHEDULER = "kube-scheduler"
 EXTENDER = "extender"
 CALLER = "caller"
 SHORTLIST = 8
+FIRST_SHORTLIST = 1
+"""As the extender has them by default."""
 CALL_INTERVAL_S = 0.1
 
 _PROJECT = Path(__file__).parents[2]
@@ -40,7 +42,7 @@ class Grounds:
     extender_kubeconfig: Path
     discovery_address: str
     clock: Clock
-    shortlist: int = SHORTLIST
+    shortlist: int = FIRST_SHORTLIST
     profile: bool = False
 
 
@@ -53,14 +55,17 @@ class RoundPorts:
 
 
 class RoundPlan:
-    """One variant in one round, with files of its own."""
+    """One variant in one round, with files of its own. `called`: a second caller measures its waits."""
 
-    def __init__(self, grounds: Grounds, variant: Variant, number: int, ports: RoundPorts) -> None:
+    def __init__(
+        self, grounds: Grounds, variant: Variant, number: int, ports: RoundPorts, called: bool
+    ) -> None:
         self.variant = variant
         self.number = number
+        self.called = called
         self._grounds = grounds
         self._ports = ports
-        self._folder = grounds.directory / f"round-{number:02}-{variant}"
+        self._folder = grounds.directory / f"round-{number:02}-{variant}{'-called' if called else ''}"
         self._folder.mkdir(parents=True, exist_ok=True)
         self.calls_file = self._folder / "calls.json"
         self.profile_file = self._folder / "extender.profile"
@@ -119,7 +124,7 @@ class RoundPlan:
             "GPULOOM_DISCOVERY_ADDRESS": grounds.discovery_address,
             "GPULOOM_EXTENDER_HOST": HOST,
             "GPULOOM_EXTENDER_PORT": str(ports.extender),
-            "GPULOOM_EXTENDER_SHORTLIST": str(grounds.shortlist),
+            "GPULOOM_EXTENDER_FIRST_SHORTLIST": str(grounds.shortlist),
             "GPULOOM_GRPC_HOST": HOST,
             "GPULOOM_GRPC_PORT": str(ports.extender_grpc),
             "GPULOOM_HTTP_HOST": HOST,

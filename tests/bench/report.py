@@ -54,6 +54,8 @@ class VariantSummary:
     variant: Variant
     pods_per_s: Spread | None
     ratio_to_bare: Spread | None
+    cpu_ratio_to_bare: Spread | None
+    """Of the processor time that a pod takes in all processes together."""
     calls: Mapping[str, Durations]
     ratios_to_noop: Mapping[str, Mapping[str, CallRatios]]
     """By do-nothing variant and call."""
@@ -66,13 +68,14 @@ def summarize(results: Sequence[RoundResult]) -> list[VariantSummary]:
     """One summary per variant, in the order of `Variant`."""
     variants = [variant for variant in Variant if any(result.variant is variant for result in results)]
     of = {variant: [result for result in results if result.variant is variant] for variant in variants}
-    bare = _rates(of.get(Variant.BARE, ()))
+    bare, bare_cpu = _rates(of.get(Variant.BARE, ())), _cpu(of.get(Variant.BARE, ()))
     calls = {variant: _calls(of[variant]) for variant in variants}
     return [
         VariantSummary(
             variant=variant,
             pods_per_s=spread(list(_rates(of[variant]).values())),
             ratio_to_bare=spread(ratios(_rates(of[variant]), bare)),
+            cpu_ratio_to_bare=spread(ratios(_cpu(of[variant]), bare_cpu)),
             calls=calls[variant],
             ratios_to_noop={
                 other.value: _call_ratios(calls[variant], calls.get(other, {}))
@@ -122,10 +125,16 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def _throughput(summaries: Iterable[VariantSummary]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
-        ("variant", "median", "lowest", "highest", "ratio to bare", "lowest", "highest")
+        ("variant", "median", "lowest", "highest", "ratio to bare", "lowest", "highest", "CPU a pod, ratio")
     ]
     return rows + [
-        (entry.variant, *_cells(entry.pods_per_s, 1), *_cells(entry.ratio_to_bare, 2)) for entry in summaries
+        (
+            entry.variant,
+            *_cells(entry.pods_per_s, 1),
+            *_cells(entry.ratio_to_bare, 2),
+            _cells(entry.cpu_ratio_to_bare, 2)[0],
+        )
+        for entry in summaries
     ]
 
 
@@ -163,6 +172,15 @@ def _write_rows(summaries: Iterable[VariantSummary]) -> list[tuple[str, ...]]:
 
 def _rates(results: Iterable[RoundResult]) -> dict[int, float]:
     return {result.number: result.pods_per_s for result in results if result.pods_per_s is not None}
+
+
+def _cpu(results: Iterable[RoundResult]) -> dict[int, float]:
+    """Processor time a pod, of all processes together."""
+    return {
+        result.number: sum(use.cpu_s for use in result.processes.values()) / result.pods
+        for result in results
+        if result.pods_per_s is not None and result.processes
+    }
 
 
 def _calls(results: Sequence[RoundResult]) -> dict[str, Durations]:

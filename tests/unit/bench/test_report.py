@@ -51,6 +51,22 @@ def test_throughput_is_compared_within_each_round() -> None:
     assert (ours.ratio_to_bare.lowest, ours.ratio_to_bare.highest) == (0.9, 1.1)
 
 
+def test_processor_time_is_compared_within_each_round_too() -> None:
+    dearer = [
+        replace(
+            result, processes={"kube-scheduler": ProcessUse(3.0, 80.0), "extender": ProcessUse(1.0, 80.0)}
+        )
+        if (result.variant, result.number) == (Variant.OURS, 1)
+        else result
+        for result in RESULTS
+    ]
+
+    ours = summarize(dearer)[-1]
+
+    assert ours.cpu_ratio_to_bare is not None
+    assert (ours.cpu_ratio_to_bare.lowest, ours.cpu_ratio_to_bare.highest) == (1.0, 2.0)
+
+
 def test_calls_are_compared_with_those_of_the_do_nothing_extender() -> None:
     ours = summarize(RESULTS)[-1]
 
