@@ -118,7 +118,8 @@ def findings(case: Case) -> tuple[Finding, ...]:
         ended = case.pods.keys() - live.keys()
         found += Holdings(case.state, live, ended).findings()
     order = {cause: number for number, cause in enumerate(Cause)}
-    found.sort(key=lambda finding: (order[finding.cause], finding.gpu_uuid, finding.subject))
+    # Of what is about the same, one detail is told. By its text: in whatever order pods came, it is that one.
+    found.sort(key=lambda one: (order[one.cause], one.gpu_uuid, one.subject, one.detail))
     return tuple(dict.fromkeys(found))
 
 

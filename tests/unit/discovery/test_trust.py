@@ -147,6 +147,14 @@ def test_an_allocation_of_a_gpu_that_the_node_does_not_have_closes_the_node() ->
     assert at_once(two_gpus(), a_pod("train", share("z"))) == {(Cause.UNKNOWN_DEVICE, "")}
 
 
+def test_of_two_pods_with_one_unknown_gpu_the_same_is_named_whichever_was_seen_first() -> None:
+    one, other = a_pod("one", share("z")), a_pod("other", share("z"))
+
+    judgements = judged(two_gpus(), one, other), judged(two_gpus(), other, one)
+
+    assert [judgement.details for judgement in judgements] == [("pod team/one was given GPU-z",)] * 2
+
+
 def test_a_holder_of_a_gpu_that_the_node_does_not_have_closes_the_node() -> None:
     assert at_once(two_gpus(held("train", "z")), a_pod("train", share("a"))) == {(Cause.UNKNOWN_DEVICE, "")}
 
