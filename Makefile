@@ -7,6 +7,8 @@ ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# Where it is set, every test process would rewrite all assertions anew.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-placement bench-extender bench-verbs lint format proto proto-check constraints clean
 
 help: ## this list
@@ -16,7 +18,7 @@ run: $(VENV)/.run-ready ## the whole mesh on simulated GPUs; ARGS="--nodes 100 -
 	@$(BIN)/gpuloom run $(ARGS)
 
 test: $(VENV)/.dev-ready ## unit, contract, mesh and scenario tests; needs only Python
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not real" -q $(ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not real" -q $(ARGS)
 
 test-real: $(VENV)/.dev-ready ## tests that need more than Python; says which parts ran
 	@tests/real.sh "$(BIN)" $(ARGS)

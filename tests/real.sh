@@ -34,11 +34,15 @@ newer_python() { # another interpreter than the oldest supported one, if this ma
   return 1
 }
 
+at_full_effort() { # pytest
+  GPULOOM_TEST_EFFORT=full "$1" -q -n 2 --dist worksteal -m "not real" tests/unit tests/contract tests/mesh
+}
+
 on_newer_python() { # interpreter
   local venv=.cache/venv-3.13
   [ -x "$venv/bin/python" ] || "$1" -m venv "$venv" || return 1
   "$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || return 1
-  "$venv/bin/pytest" -q -n 2 --dist loadfile -m "not real" tests/unit tests/contract tests/mesh
+  at_full_effort "$venv/bin/pytest"
 }
 
 a_run() { # the product as a newcomer starts it
@@ -47,8 +51,9 @@ a_run() { # the product as a newcomer starts it
 
 part "gpuloom run, 12 simulated nodes" a_run
 if python=$(newer_python); then
-  part "the tests on Python 3.13" on_newer_python "$python"
+  part "property tests at full effort, on Python 3.13" on_newer_python "$python"
 else
+  part "property tests at full effort" at_full_effort "$bin/pytest"
   absent "the tests on Python 3.13" "no python3.13 found"
 fi
 if [ -n "${GPULOOM_DATA:-}" ]; then

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuloom.cli.manifests import MAX_BYTES, read_manifest
 from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
+from tests.effort import examples
 
 POD = """
 apiVersion: v1
@@ -118,7 +119,7 @@ def test_a_huge_file_is_refused_before_it_is_parsed() -> None:
         read_manifest(b" " * (MAX_BYTES + 1))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.binary(max_size=200) | st.text(alphabet='{}[]:-&*!#"|>%@ \n\tabk1', max_size=120).map(str.encode))
 def test_whatever_the_text_is_it_is_read_or_refused(text: bytes) -> None:
     try:
@@ -134,7 +135,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(["metadata", "spec"]), st.sampled_from(["template", "replicas", "name"]), _VALUES)
 def test_whatever_a_deployment_holds_is_read_or_refused(part: str, key: str, value: object) -> None:
     body = yaml.safe_load(controlled("apps/v1", "Deployment", replicas=1))

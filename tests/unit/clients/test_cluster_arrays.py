@@ -19,6 +19,7 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation
+from tests.effort import examples
 from tests.strategies import NODE_FACTS
 
 UIDS = ["u1", "u2", "u3"]
@@ -27,7 +28,7 @@ DELTAS = st.lists(st.tuples(st.sampled_from(UIDS), st.none() | NODE_FACTS), max_
 _TEXTS = {"region", "zone", "rack", "nvlink_domain", "capacity_type", "instance_type", "model"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(DELTAS)
 def test_arrays_of_any_deltas_equal_arrays_of_the_final_state(
     deltas: list[tuple[str, NodeFacts | None]],
@@ -45,7 +46,7 @@ def test_arrays_of_any_deltas_equal_arrays_of_the_final_state(
     assert int(arrays.gpus.live.sum()) == sum(len(facts.state.gpus) for facts in final.values())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(DELTAS)
 def test_a_row_stays_while_its_node_and_gpu_are_there(deltas: list[tuple[str, NodeFacts | None]]) -> None:
     arrays, rows = ClusterArrays(), dict[tuple[str, str], int]()
@@ -58,7 +59,7 @@ def test_a_row_stays_while_its_node_and_gpu_are_there(deltas: list[tuple[str, No
         rows = now
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(DELTAS)
 def test_rows_that_nobody_has_are_blank(deltas: list[tuple[str, NodeFacts | None]]) -> None:
     arrays = ClusterArrays()

@@ -16,6 +16,7 @@ from services.discovery.cluster import Changes, ClusterModel
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 from services.discovery.server import DiscoveryServer
+from tests.effort import examples
 from tests.unit.clients.memory_discovery import MemoryDiscovery
 from tests.unit.clients.test_cluster_arrays import as_values, built_fresh
 from tests.unit.discovery.builders import a_state
@@ -115,7 +116,7 @@ class Play:
             self.heard[uid] = facts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(STEPS, st.booleans())
 def test_a_mirror_equals_its_server_after_any_changes_slow_reads_cuts_and_replica_changes(
     steps: list[tuple[str, list[str], int]], with_usage: bool

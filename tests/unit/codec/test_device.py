@@ -27,6 +27,7 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.node import Holder, HolderSource
 from gpuloom.model.topology import PcieLevel, Topology
 from gpuloom.v1 import types_pb2 as pb
+from tests.effort import examples
 from tests.strategies import DEVICES, HOLDERS, gpus, hostile, topologies, usages
 
 
@@ -34,37 +35,37 @@ def a_slice(start: int, slices: int) -> pb.MigInstance:
     return pb.MigInstance(placement=pb.MigPlacement(profile="1g.5gb", start=start), slices=slices)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(gpus("GPU-a", 3))
 def test_a_gpu_survives_the_wire(gpu: Gpu) -> None:
     assert gpu_from_proto(pb.Gpu.FromString(gpu_to_proto(gpu).SerializeToString())) == gpu
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(topologies())
 def test_a_topology_survives_the_wire(topology: Topology) -> None:
     assert topology_from_proto(topology_to_proto(topology)) == topology
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(usages("GPU-a"))
 def test_a_reading_survives_the_wire_and_what_is_unknown_stays_unknown(usage: GpuUsage) -> None:
     assert usage_from_proto(usage_to_proto(usage)) == usage
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(HOLDERS)
 def test_a_holder_survives_the_wire(holder: Holder) -> None:
     assert holders_from_proto([holder_to_proto(holder)]) == (holder,)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(DEVICES)
 def test_a_device_survives_the_wire(device: DeviceRef) -> None:
     assert device_from_proto(device_to_proto(device)) == device
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(hostile(pb.Gpu))
 def test_a_hostile_gpu_is_refused_or_can_be_given_out_and_believed(message: pb.Gpu) -> None:
     try:
@@ -78,7 +79,7 @@ def test_a_hostile_gpu_is_refused_or_can_be_given_out_and_believed(message: pb.G
         assert decode_allocation(encode_allocation(record)) == record
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(hostile(pb.Topology))
 def test_a_hostile_topology_is_refused_or_whole(message: pb.Topology) -> None:
     try:
@@ -89,7 +90,7 @@ def test_a_hostile_topology_is_refused_or_whole(message: pb.Topology) -> None:
     assert topology_from_proto(topology_to_proto(topology)) == topology
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(hostile(pb.GpuUsage))
 def test_a_reading_that_is_no_number_is_not_known(message: pb.GpuUsage) -> None:
     try:

@@ -7,10 +7,11 @@ from gpuloom.errors import InvalidRequestError
 from gpuloom.model.ledger import Decision, LedgerEntry
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.types_pb2 import AllocatedDevice, DeviceRef
+from tests.effort import examples
 from tests.strategies import DECISIONS, ENTRIES, hostile
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(DECISIONS)
 def test_a_decision_survives_the_wire(decision: Decision) -> None:
     written = decision_to_proto(decision).SerializeToString()
@@ -18,13 +19,13 @@ def test_a_decision_survives_the_wire(decision: Decision) -> None:
     assert decision_from_proto(pb.Decision.FromString(written)) == decision
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(ENTRIES)
 def test_an_entry_survives_the_wire_and_unknown_devices_stay_unknown(entry: LedgerEntry) -> None:
     assert entry_from_proto(pb.LedgerEntry.FromString(entry_to_proto(entry).SerializeToString())) == entry
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(hostile(pb.Decision))
 def test_a_hostile_decision_is_refused_or_whole(message: pb.Decision) -> None:
     try:
@@ -35,7 +36,7 @@ def test_a_hostile_decision_is_refused_or_whole(message: pb.Decision) -> None:
     assert decision_from_proto(decision_to_proto(decision)) == decision
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(hostile(pb.LedgerEntry))
 def test_a_hostile_entry_is_refused_or_whole(message: pb.LedgerEntry) -> None:
     try:

@@ -17,10 +17,11 @@ from gpuloom.model.snapshot import NodeFacts
 from gpuloom.v1 import discovery_pb2
 from gpuloom.v1 import types_pb2 as pb
 from gpuloom.v1.node_agent_pb2 import NodeStateDelta
+from tests.effort import examples
 from tests.strategies import NODE_FACTS, hostile, node_states
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(node_states())
 def test_a_state_survives_the_wire(state: NodeState) -> None:
     assert (
@@ -29,7 +30,7 @@ def test_a_state_survives_the_wire(state: NodeState) -> None:
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(NODE_FACTS)
 def test_facts_survive_the_wire_with_and_without_usage(facts: NodeFacts) -> None:
     bare = replace(facts, state=replace(facts.state, usage=()))
@@ -49,13 +50,13 @@ def test_a_delta_leads_from_any_state_of_a_node_to_any_other(old: NodeState, new
     assert reached == new
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(node_states())
 def test_there_is_no_delta_when_nothing_changed(state: NodeState) -> None:
     assert node_delta_to_proto(state, replace(state)) is None
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(hostile(pb.NodeState))
 def test_a_hostile_state_is_refused_or_can_be_told_to_others(message: pb.NodeState) -> None:
     try:
@@ -66,7 +67,7 @@ def test_a_hostile_state_is_refused_or_can_be_told_to_others(message: pb.NodeSta
     assert node_state_from_proto(node_state_to_proto(state)) == state
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(node_states(), hostile(NodeStateDelta))
 def test_a_hostile_delta_is_refused_or_leads_to_a_state_that_can_be_told(
     state: NodeState, delta: NodeStateDelta
@@ -79,7 +80,7 @@ def test_a_hostile_delta_is_refused_or_leads_to_a_state_that_can_be_told(
     assert node_state_from_proto(node_state_to_proto(reached)) == reached
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(hostile(discovery_pb2.NodeFacts))
 def test_hostile_facts_are_refused_or_whole(message: discovery_pb2.NodeFacts) -> None:
     try:

@@ -15,6 +15,7 @@ from services.discovery.changelog import ChangeLog
 from services.discovery.cluster import Changes
 from services.discovery.feed import ClusterFeed
 from services.discovery.metrics import DiscoveryMetrics
+from tests.effort import examples
 from tests.unit.discovery.builders import a_state
 from tests.unit.discovery.readers import HEARTBEAT_S, MemoryReader, published
 
@@ -64,7 +65,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(STEPS, st.booleans())
 def test_any_reader_ends_with_the_published_state(
     steps: list[tuple[str, list[str], int]], with_usage: bool

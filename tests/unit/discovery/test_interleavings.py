@@ -13,6 +13,7 @@ from gpuloom.model.snapshot import NodeFacts
 from services.discovery.cluster import Changes, ClusterModel, ClusterNode
 from services.discovery.findings import Cause, Finding
 from services.discovery.pods import Asked, NodePod
+from tests.effort import examples
 from tests.unit.discovery.builders import (
     GRACE_S,
     TTL_S,
@@ -228,7 +229,7 @@ READY: list[tuple[Callable[..., None], Any]] = [
 ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(STORIES, st.integers(1, 3))
 def test_any_order_of_events_ends_in_the_facts_of_a_fresh_start(steps: list[Any], pace: int) -> None:
     truth = Truth()

@@ -15,6 +15,7 @@ from services.discovery.findings import Cause
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 from services.discovery.trust import LAG_GRACE_S
+from tests.effort import examples
 from tests.unit.discovery.builders import TTL_S, a_node, a_state
 from tests.unit.discovery.readers import MemoryReader
 
@@ -73,7 +74,7 @@ async def test_facts_without_usage_are_told_again_after_their_node_came_back() -
     assert list(reader.nodes) == ["uid-n1"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(STEPS, st.sampled_from(["n1", "n2"])), max_size=25))
 def test_both_feeds_lead_to_the_facts_whatever_happens(steps: list[tuple[str, str]]) -> None:
     async def run() -> None:

@@ -14,6 +14,7 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.objects import JsonObject, key_of, resource_version_of, uid_of, without_managed_fields
 from gpuloom.kube.resources import PODS
 from gpuloom.runtime.clock import FakeClock, settle
+from tests.effort import examples
 from tests.unit.kube.memory_api import MemoryApi
 
 ALL_RETRIES_S = 60.0
@@ -272,7 +273,7 @@ class Follower:
             self.objects[change.key] = change.new
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(steps=st.lists(STEPS, min_size=15, max_size=60))
 def test_any_history_ends_in_the_same_cache_as_a_fresh_list(steps: list[tuple[object, ...]]) -> None:
     async def scenario() -> None:

@@ -11,6 +11,7 @@ from gpuloom.kube.errors import LeadershipLostError
 from gpuloom.kube.leader import LeaderElector, LeaderSettings
 from gpuloom.kube.lease import record_from
 from gpuloom.runtime.clock import FakeClock, settle
+from tests.effort import examples
 from tests.unit.kube.lease_store import Fault, LeaseLink, LeaseStore, PausableClock
 
 KEY = ("gpuloom-system", "extender")
@@ -289,7 +290,7 @@ async def play(cluster: Cluster, steps: Sequence[tuple[str, float]]) -> list[str
         return cluster.working()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(first=FAULTS, second=FAULTS, steps=OUTAGES)
 def test_no_schedule_of_api_failures_lets_two_work_at_once(
     first: list[Fault], second: list[Fault], steps: list[tuple[str, float]]
@@ -305,7 +306,7 @@ def test_no_schedule_of_api_failures_lets_two_work_at_once(
     asyncio.run(scenario())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(first=FAULTS, second=FAULTS, steps=PAUSES)
 def test_no_schedule_of_pauses_lets_two_be_sure_to_lead_at_once(
     first: list[Fault], second: list[Fault], steps: list[tuple[str, float]]

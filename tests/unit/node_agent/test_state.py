@@ -5,6 +5,7 @@ from gpuloom.model.gpu import Gpu, GpuHealth, GpuUsage
 from gpuloom.model.node import HolderSource, NodeState
 from services.node_agent.readings import DriverReading
 from services.node_agent.state import next_state
+from tests.effort import examples
 from tests.unit.node_agent.builders import PAIR, a_gpu, a_holder, a_look, a_reading, a_start
 
 BOTH = a_reading(a_gpu("GPU-a", 0), a_gpu("GPU-b", 1))
@@ -109,7 +110,7 @@ def readings(draw: st.DrawFn) -> DriverReading | None:
     return a_reading(*cards.values())
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(readings(), max_size=12))
 def test_whatever_the_driver_shows_a_state_has_each_gpu_and_each_index_once(
     looks: list[DriverReading | None],

@@ -11,6 +11,7 @@ from gpuloom.model.request import Authority, PodRequest, RequestKind, TopologyPr
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.devices import GpuView, NodeView
 from gpuloom.placement.fit import Fit, Refusal, fit
+from tests.effort import examples
 from tests.unit.placement.builders import (
     MEMORY_MIB,
     a_card,
@@ -108,7 +109,7 @@ def test_a_slice_of_nvidias_plugin_is_accounted_at_what_it_stands_for() -> None:
     assert device.milli == 500
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(requests(), nodes())
 def test_choosing_succeeds_exactly_when_the_node_fits(request: PodRequest, node: NodeView) -> None:
     outcome, devices = fit(request, node), choose_devices(request, node)
@@ -122,7 +123,7 @@ def test_choosing_succeeds_exactly_when_the_node_fits(request: PodRequest, node:
     assert choose_devices(request, node) == devices
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(requests(), nodes())
 def test_only_usable_devices_of_the_right_kind_are_given(request: PodRequest, node: NodeView) -> None:
     devices = choose_devices(request, node)
@@ -140,7 +141,7 @@ def test_only_usable_devices_of_the_right_kind_are_given(request: PodRequest, no
             assert (view.free_milli, view.free_memory_mib) == (1000, MEMORY_MIB)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(nodes(), st.lists(requests(), max_size=12))
 def test_placing_again_and_again_never_exceeds_a_card(node: NodeView, pods: list[PodRequest]) -> None:
     for request in pods:
@@ -151,7 +152,7 @@ def test_placing_again_and_again_never_exceeds_a_card(node: NodeView, pods: list
         assert all(view.free_milli >= 0 and view.free_memory_mib >= 0 for view in node.gpus)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(requests(), nodes(), st.data())
 def test_freeing_capacity_never_takes_a_fit_away(
     request: PodRequest, node: NodeView, data: st.DataObject
@@ -167,7 +168,7 @@ def test_freeing_capacity_never_takes_a_fit_away(
         assert isinstance(fit(request, replace(node, gpus=tuple(freed(view) for view in node.gpus))), Fit)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(requests(), nodes())
 def test_evictions_help_exactly_when_the_refusal_says_so(request: PodRequest, node: NodeView) -> None:
     outcome = fit(request, node)

@@ -13,6 +13,7 @@ from gpuloom.placement.demand import (
     nominal_milli,
     pods_until_repricing,
 )
+from tests.effort import examples
 from tests.unit.placement.builders import a_share, a_slice, whole
 from tests.unit.placement.strategies import requests
 
@@ -64,7 +65,7 @@ def test_prices_are_made_anew_soon_at_first_and_seldom_later() -> None:
     assert [pods_until_repricing(learned) for learned in (0, 100, 10_000)] == [16, 100, 512]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(requests(), max_size=40))
 def test_statistics_come_back_from_json(pods: list[PodRequest]) -> None:
     text = learned(*pods).to_json()
@@ -109,7 +110,7 @@ def test_giant_and_nested_texts_are_refused() -> None:
         demand_from_json("[" * (MAX_JSON_CHARS - 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     st.text()
     | st.recursive(

@@ -20,6 +20,7 @@ from gpuloom.placement.potential import prices_for
 from gpuloom.placement.reasons import Refusal
 from gpuloom.placement.score import Scored, ScoreWeights, evaluate, extender_scores, in_order
 from gpuloom.placement.survey import Survey
+from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
 from tests.unit.placement.strategies import clusters, nodes, requests
 
@@ -50,7 +51,7 @@ def outcomes_of(survey: Survey) -> list[Scored | Refusal]:
     return [survey.outcome(entry) for entry in range(len(survey))]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(clusters(), requests(), st.lists(requests(), max_size=30), st.booleans())
 def test_the_fleet_says_exactly_what_the_scalar_functions_say(
     cluster: tuple[NodeView, ...], request: PodRequest, learned: list[PodRequest], check_host: bool
@@ -72,7 +73,7 @@ def test_the_fleet_says_exactly_what_the_scalar_functions_say(
     assert survey.refusal_counts() == Counter(outcome for _, outcome in refused)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     clusters(max_nodes=8),
     st.lists(requests(), min_size=1, max_size=3),
@@ -121,7 +122,7 @@ def test_the_best_nodes_heed_advice_and_hosts(question: Question) -> None:
     assert [one.name for one in ranked] != ["a", "b", "c", "d"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), requests(), st.lists(requests(), max_size=10))
 def test_other_weights_rank_the_best_as_all_are_ranked(
     cluster: tuple[NodeView, ...], request: PodRequest, learned: list[PodRequest]
@@ -138,7 +139,7 @@ def test_other_weights_rank_the_best_as_all_are_ranked(
         assert fleet.best(Question(request), 9, names, tries=9) == [scored.ranked for scored in ranked]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), clusters(), requests(), st.data())
 def test_a_changed_fleet_equals_a_new_one(
     before: tuple[NodeView, ...], after: tuple[NodeView, ...], request: PodRequest, data: st.DataObject
@@ -163,7 +164,7 @@ def test_a_changed_fleet_equals_a_new_one(
     assert outcomes_of(survey) == outcomes_of(new.evaluate(Question(request), names))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(nodes("changing"), min_size=2, max_size=5), nodes("steady"), st.lists(requests(), min_size=3))
 def test_every_change_of_a_node_is_seen_at_once(
     versions: list[NodeView], steady: NodeView, pods: list[PodRequest]
@@ -193,7 +194,7 @@ def test_slices_and_cpu_of_a_changed_node_are_counted_anew() -> None:
     assert fleet.evaluate(Question(request)).winner is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), requests(), st.data())
 def test_some_nodes_are_judged_as_they_are_among_all(
     cluster: tuple[NodeView, ...], request: PodRequest, data: st.DataObject
@@ -210,7 +211,7 @@ def test_some_nodes_are_judged_as_they_are_among_all(
     assert outcomes_of(survey) == [of_all[name] for name in some]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(clusters(), requests())
 def test_the_winner_can_be_given_devices(cluster: tuple[NodeView, ...], request: PodRequest) -> None:
     fleet = a_fleet(*cluster)

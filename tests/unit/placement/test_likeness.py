@@ -12,6 +12,7 @@ from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet, Question
 from gpuloom.placement.potential import prices_for
 from gpuloom.placement.score import Scored, evaluate, in_order
+from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_share, whole
 from tests.unit.placement.strategies import nodes, requests
 
@@ -79,7 +80,7 @@ def test_a_model_that_takes_over_anothers_number_is_not_taken_for_it() -> None:
     assert fleet.evaluate(Question(request), ["a"]).winner is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data(), requests())
 def test_alike_nodes_get_equal_points(data: st.DataObject, request: PodRequest) -> None:
     views = [data.draw(nodes(name)) for name in "abcd"]

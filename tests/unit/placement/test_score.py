@@ -19,6 +19,7 @@ from gpuloom.placement.score import (
     rank,
     rise,
 )
+from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
 from tests.unit.placement.strategies import clusters, nodes, requests
 
@@ -104,7 +105,7 @@ def test_memory_can_run_out_too() -> None:
     assert order(hungry, plenty, starved) == ["plenty", "starved"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(requests(), clusters(), st.lists(requests(), max_size=20))
 def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
     request: PodRequest, candidates: tuple[NodeView, ...], learned: list[PodRequest]
@@ -160,7 +161,7 @@ def test_only_the_winner_has_ten() -> None:
     assert extender_scores([Scored("a", 0.0, 0, 0, 0), Scored("b", 0.0, 0, 0, 0)]) == {"a": 10, "b": 0}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     requests(),
     st.lists(st.integers(), max_size=5).flatmap(

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.placement.stock import MICRO_PER_GPU, linear_values, share_values
+from tests.effort import examples
 
 
 def test_without_demand_a_rest_is_worth_its_size() -> None:
@@ -36,7 +37,7 @@ def test_sizes_that_are_none_are_ignored() -> None:
     assert (share_values({0: 5, 1000: 3, -4: 1, 300: 0.0}) == linear_values()).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.dictionaries(st.integers(1, 999), st.floats(0.01, 100), min_size=1, max_size=40))
 def test_values_rise_from_nothing_to_a_card(demand: dict[int, float]) -> None:
     values = share_values(demand)
@@ -47,7 +48,7 @@ def test_values_rise_from_nothing_to_a_card(demand: dict[int, float]) -> None:
     assert (np.diff(values) >= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.dictionaries(st.integers(200, 999), st.floats(0.1, 10), min_size=1, max_size=4))
 def test_the_prices_are_dual_to_the_fewest_cards(demand: dict[int, float]) -> None:
     values = share_values(demand)

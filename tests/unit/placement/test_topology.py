@@ -9,6 +9,7 @@ from gpuloom.catalog import load_catalog
 from gpuloom.model.request import TopologyPreference
 from gpuloom.model.topology import PcieLevel, Topology, pair_count
 from gpuloom.placement.topology import TopologyTable
+from tests.effort import examples
 
 NONE, NVLINK = TopologyPreference.NONE, TopologyPreference.NVLINK
 NUMA, PCIE = TopologyPreference.NUMA, TopologyPreference.PCIE
@@ -89,7 +90,7 @@ class BruteForce:
         return max(sets, key=order)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(shapes(), st.integers(0, 255), st.sampled_from(list(TopologyPreference)), st.booleans())
 def test_the_table_is_the_exact_optimum(
     shape: tuple[Topology, tuple[int | None, ...]], free: int, preference: TopologyPreference, required: bool
@@ -103,7 +104,7 @@ def test_the_table_is_the_exact_optimum(
         assert table.best(mask(*positions), count, preference, required) == mask(*expected)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(st.integers(0, 2**10 - 1), st.data())
 def test_above_eight_gpus_the_answer_is_exact_too(free: int, data: st.DataObject) -> None:
     pairs = pair_count(10)
@@ -118,7 +119,7 @@ def test_above_eight_gpus_the_answer_is_exact_too(free: int, data: st.DataObject
         assert TopologyTable.for_shape(topology, numa).best(free, count, preference, True) == mask(*expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(shapes(), st.integers(0, 255), st.sampled_from(list(TopologyPreference)))
 def test_scores_follow_the_contract(
     shape: tuple[Topology, tuple[int | None, ...]], chosen: int, preference: TopologyPreference

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuloom.runtime.clock import settle
 from services.scheduler_extender import framing
 from services.scheduler_extender.framing import MAX_HEAD_BYTES
+from tests.effort import examples
 from tests.unit.scheduler_extender.lines import Line, a_chunked_post, a_post, answers_with, cut
 
 SMALL_BODY_BYTES = 5000
@@ -46,7 +47,7 @@ async def _played(parts: Sequence[bytes], prompt: bool) -> tuple[bytes, bool, li
     return sent, line.has_ended, line.echo.recorded
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(good_requests, max_size=5),
     st.sampled_from(sorted(LAST_REQUESTS)),
@@ -79,7 +80,7 @@ def test_a_stream_that_comes_byte_by_byte_gives_the_same_answers() -> None:
     assert [outcome for _, outcome in whole[2]] == ["ok", "ok", "forbidden"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.one_of(st.binary(max_size=200), good_requests), max_size=6))
 def test_random_bytes_are_answered_or_waited_for(parts: list[bytes]) -> None:
     async def play() -> Line:

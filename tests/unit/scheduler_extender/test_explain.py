@@ -18,6 +18,7 @@ from services.scheduler_extender.explain import CHANGES, NEAR_MISSES, OFFERS, ju
 from services.scheduler_extender.gaps import gap_of
 from services.scheduler_extender.judge import Judge
 from services.scheduler_extender.outcomes import Outcomes
+from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
 from tests.unit.placement.strategies import clusters, requests
 
@@ -224,7 +225,7 @@ def test_fewer_gpus_still_have_the_topology_that_is_required() -> None:
     assert found.near_misses == (NearMiss("node", "4 of 8 GPUs free with the topology asked for"),)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(requests(), clusters())
 def test_counts_agree_with_fit_and_every_gap_can_be_served(
     request_: PodRequest, drawn: tuple[NodeView, ...]

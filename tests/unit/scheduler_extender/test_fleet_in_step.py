@@ -12,6 +12,7 @@ from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.verdicts import filter_nodes
+from tests.effort import examples
 from tests.unit.scheduler_extender.builders import (
     HandClock,
     a_gpu,
@@ -69,7 +70,7 @@ def asked(milli: int) -> PodRequest:
     return request
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2)), max_size=25),
     milli=st.sampled_from([500, 1000, 2000]),

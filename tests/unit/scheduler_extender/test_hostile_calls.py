@@ -45,11 +45,7 @@ RESIDENT = a_ref("resident")
 GIANT_BYTES = 20_000_000
 SHORTLIST = 8
 
-FUZZED = settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
-)
+FUZZED = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 
 
 class World:

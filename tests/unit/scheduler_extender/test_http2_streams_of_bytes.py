@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from services.scheduler_extender import http2_frames
 from services.scheduler_extender.connection import LINGER_S
 from services.scheduler_extender.http2_frames import CONTINUATION, END_HEADERS, HEADERS, frame, reset
+from tests.effort import examples
 from tests.unit.scheduler_extender.http2_client import Http2Client
 from tests.unit.scheduler_extender.http2_lines import (
     ACK,
@@ -75,7 +76,7 @@ async def _played(
     return line.answers, line.farewells, line.wire.closing
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(conversations(), st.lists(st.integers(0, 100_000), max_size=12))
 def test_any_split_of_the_stream_gives_the_same_answers(stream: bytes, places: list[int]) -> None:
     whole = asyncio.run(_played([stream], prompt=False))
@@ -96,7 +97,7 @@ def test_a_stream_that_comes_byte_by_byte_gives_the_same_answers() -> None:
     assert [answer.status for answer in whole[0].values()] == [200, 200, 403]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(conversations(), st.data())
 def test_whatever_is_changed_on_the_way_ends_in_an_answer_or_a_farewell(
     stream: bytes, data: st.DataObject

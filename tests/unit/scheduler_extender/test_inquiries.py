@@ -19,6 +19,7 @@ from services.scheduler_extender.ledger import Attempt
 from services.scheduler_extender.quarantine import FREE_FAILURES, REASON, workload_of
 from services.scheduler_extender.server import MAX_POD_BYTES, SchedulerExtenderServer
 from services.scheduler_extender.whatif import MAX_REPLICAS
+from tests.effort import examples
 from tests.unit.scheduler_extender.builders import (
     HandClock,
     JsonObject,
@@ -244,7 +245,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given_any(
     st.sampled_from(["metadata", "spec", "status"]),
     st.sampled_from(

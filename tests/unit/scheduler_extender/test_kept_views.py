@@ -14,6 +14,7 @@ from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode
 from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.state import ClusterState
+from tests.effort import examples
 from tests.unit.scheduler_extender.builders import (
     HandClock,
     a_gpu,
@@ -144,7 +145,7 @@ class Cluster:
         return f"uid-{node}-{self._serial[node]}"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(
     st.lists(
         st.builds(Step, st.sampled_from(STEPS), st.integers(0, 2), st.integers(0, 1), st.integers(0, 5)),

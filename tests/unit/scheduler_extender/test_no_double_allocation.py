@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.effort import examples
 from tests.unit.scheduler_extender.game import Game
 
-WALKS_A_CASE = 200
+WALKS_A_CASE = examples(200)
 
 
 class Cluster(RuleBasedStateMachine):
@@ -42,7 +43,7 @@ class Cluster(RuleBasedStateMachine):
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -25,6 +25,7 @@ from services.scheduler_extender.occupancy import with_taken
 from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.pods import asker_of, nomination_of
 from services.scheduler_extender.verdicts import filter_nodes
+from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_share, whole
 from tests.unit.placement.builders import a_node as a_view
 from tests.unit.placement.strategies import nodes, requests
@@ -199,7 +200,7 @@ def test_an_asker_is_read_from_whatever_comes(value: object) -> None:
     assert found[1] == Asker("")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(view=nodes(), nominated=requests(), other=requests())
 def test_whatever_another_pod_takes_beside_it_a_nominated_pod_that_fits_still_fits(
     view: NodeView, nominated: PodRequest, other: PodRequest
@@ -253,7 +254,7 @@ def queues(draw: st.DrawFn) -> Queue:
     return Queue(a_view(*(a_card(i, free) for i, free in enumerate(cards))), nominated, strangers)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(queue=queues(), data=st.data())
 def test_in_whatever_order_pods_ask_the_first_nominated_one_gets_its_room(
     queue: Queue, data: st.DataObject
@@ -283,7 +284,7 @@ def test_of_two_pods_nominated_to_one_node_exactly_one_leaves_room_for_the_other
         assert (one in ahead[other]) != (other in ahead[one])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     steps=st.lists(st.tuples(st.sampled_from([*STEPS, "nominate"]), st.integers(0, 2)), max_size=25),
     milli=st.sampled_from([500, 1000, 2000]),

@@ -18,6 +18,7 @@ from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.occupancy import with_taken
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.whatif import forecast
+from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_cut_card, a_share, a_slice, whole
 from tests.unit.placement.builders import a_node as a_view
 from tests.unit.placement.strategies import clusters, requests
@@ -84,7 +85,7 @@ def test_asking_does_not_change_the_views() -> None:
     assert all(card.untouched for card in view.gpus)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(requests(), clusters(), st.integers(1, 6))
 def test_it_is_what_ranking_all_nodes_anew_for_each_replica_gives(
     request_: PodRequest, drawn: tuple[NodeView, ...], replicas: int

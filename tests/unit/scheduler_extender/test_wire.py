@@ -18,6 +18,7 @@ from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.verbs import VERBS, Verbs
 from services.scheduler_extender.verdicts import Preferences
 from services.scheduler_extender.wire import BindCall, FilterAnswer
+from tests.effort import examples
 from tests.unit.scheduler_extender.builders import HandClock, a_node, a_pod
 from tests.unit.scheduler_extender.kubernetes import ScriptedApi
 
@@ -153,7 +154,7 @@ def test_a_bind_call_without_a_part_is_an_invalid_request(missing: str, value: o
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(request_body=st.one_of(st.binary(max_size=40), JSON.map(orjson.dumps)))
 def test_hostile_bodies_raise_nothing_but_invalid_requests(verb: str, request_body: bytes) -> None:
     try:
@@ -163,7 +164,7 @@ def test_hostile_bodies_raise_nothing_but_invalid_requests(verb: str, request_bo
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(pod=NEARLY_A_POD, names=st.lists(st.text(max_size=5), max_size=3))
 def test_hostile_pods_get_an_answer_about_the_names_asked(verb: str, pod: Any, names: list[str]) -> None:
     try:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from gpuloom.catalog import load_catalog
 from gpuloom.sim.workload import cluster_size
 from gpuloom.sim.workload_plan import NAMESPACES, ClusterSize, PlannedPod, WorkloadPlan
+from tests.effort import examples
 from tests.unit.sim.builders import a_node
 
 SIZE = ClusterSize(nvidia_gpus=48, gpuloom_gpus=48, largest_nvidia_node=8, largest_gpuloom_node=8)
@@ -55,7 +56,7 @@ def test_the_mix_has_every_kind_of_pod() -> None:
     assert 0 < impossible < 100
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4))
 @given(nvidia=st.integers(32, 400), ratio=st.floats(0.4, 2.5), seed=st.integers(0, 100))
 def test_the_offered_load_keeps_both_kinds_of_nodes_busy_but_not_hopeless(
     nvidia: int, ratio: float, seed: int

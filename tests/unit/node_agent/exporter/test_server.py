@@ -16,6 +16,7 @@ from gpuloom.runtime.clock import FakeClock, settle
 from services.node_agent.exporter.exporter import Exporter
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
+from tests.effort import examples
 from tests.unit.node_agent.exporter.builders import FakeNode, a_picture
 
 HOST = "127.0.0.1"
@@ -112,7 +113,7 @@ async def test_a_header_without_end_is_refused() -> None:
             assert after.status == 200
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.binary(max_size=60) | st.sampled_from([b"GET /metrics HTTP/1.1\r\n", b"\r\n"]), max_size=5)
 )

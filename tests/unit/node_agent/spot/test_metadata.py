@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.spot.metadata import MAX_ANSWER_BYTES
 from services.node_agent.spot.problem import MetadataError, Problem
+from tests.effort import examples
 from tests.unit.node_agent.spot.builders import a_raw_service, a_service, as_time_passes, metadata_at
 
 
@@ -165,7 +166,7 @@ async def test_noise_is_no_answer(answer: bytes) -> None:
         assert await problem_of(url) in (Problem.UNREACHABLE, Problem.REFUSED)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(
     start=st.sampled_from(
         [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]

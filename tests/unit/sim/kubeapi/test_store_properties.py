@@ -21,6 +21,7 @@ from gpuloom.sim.kubeapi.status import ApiError
 from gpuloom.sim.kubeapi.store import Store
 from gpuloom.sim.kubeapi.subresources import bind
 from gpuloom.sim.kubeapi.watch import Watch, WatchHub, WatchRequest, visible_change
+from tests.effort import examples
 
 from .builders import a_binding, a_pod, a_store
 
@@ -86,7 +87,7 @@ def replay(state: dict[str, Any], events: list[Event], selector: Selector) -> di
     return state
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(operations(), max_size=25), SELECTORS)
 def test_list_and_watch_from_any_version_end_in_the_final_list(
     ops: list[Operation], selector: Selector
@@ -104,7 +105,7 @@ def test_list_and_watch_from_any_version_end_in_the_final_list(
         assert replay(dict(state), store.events_since(pods, version), selector) == final
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(operations(), max_size=25))
 def test_versions_strictly_grow_and_every_object_bears_its_own(ops: list[Operation]) -> None:
     store = a_store()
@@ -121,7 +122,7 @@ def test_versions_strictly_grow_and_every_object_bears_its_own(ops: list[Operati
         assert entry.obj["metadata"]["resourceVersion"] == str(change.version)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(operations(), max_size=25), st.integers(1, 5), st.data())
 def test_a_bounded_history_answers_exactly_or_says_too_old(
     ops: list[Operation], history: int, data: st.DataObject
@@ -144,7 +145,7 @@ def test_a_bounded_history_answers_exactly_or_says_too_old(
     assert replay(dict(state), store.events_since(pods, version), EVERYTHING) == seen[-1][1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(operations(), max_size=25), SELECTORS)
 def test_the_node_index_finds_what_a_scan_finds(ops: list[Operation], selector: Selector) -> None:
     store = a_store()
@@ -156,7 +157,7 @@ def test_the_node_index_finds_what_a_scan_finds(ops: list[Operation], selector: 
     assert listed(store, selector) == scanned
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(operations(), max_size=25), st.integers(0, 25))
 def test_a_journal_restores_the_same_state_and_versions_go_on(
     ops: list[Operation], compacted_at: int
@@ -174,7 +175,7 @@ def test_a_journal_restores_the_same_state_and_versions_go_on(
     assert restored.resource_version == store.resource_version
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(operations(), max_size=25), st.integers(0, 25))
 def test_every_watcher_hears_of_all_it_selects_whichever_way_it_is_reached(
     ops: list[Operation], opened_at: int
@@ -209,7 +210,7 @@ async def received(watch: Watch) -> dict[str, Any]:
     return state
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(operations(), max_size=15), st.lists(operations(), max_size=6), st.integers(1, 3))
 def test_pages_show_one_snapshot_while_objects_change(
     before: list[Operation], between: list[Operation], limit: int
