@@ -41,6 +41,8 @@ from tests.cluster.shared import DEPLOY
 NAMESPACE = "gpuloom-system"
 ACCOUNTS = ("node-agent", "discovery", "scheduler-extender", "scheduler")
 MAX_PUBLISH_DELAY_S = 3.0
+NODES_LOOKED_AT_A_SECOND = 100
+"""All agents are in one process here, and a thousand that look every second leave others half the machine."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class MeshLayout:
             "GPULOOM_FLEET_MACHINES_DIR": str(self.machines),
             "GPULOOM_FLEET_NODES": ",".join(self.nodes),
             "GPULOOM_AGENTS_FILE": str(self.agents_file),
+            "GPULOOM_AGENT_SAMPLE_INTERVAL": f"{max(1, len(self.nodes) // NODES_LOOKED_AT_A_SECOND)}s",
         }
         return self._service("agents", "services.node_agent.fleet", settings, self.ports.fleet_http)
 

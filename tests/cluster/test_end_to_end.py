@@ -40,12 +40,12 @@ POD_COUNT = int(os.environ.get("GPULOOM_CLUSTER_PODS", "60"))
 WAKE_LIMIT_S = 15.0
 
 
-async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> float:
+async def until(holds: Callable[[], Awaitable[bool]], within_s: float, every_s: float = 0.05) -> float:
     """How long it took until it held. Raise TimeoutError."""
     started_s = CLOCK.monotonic()
     async with deadline(CLOCK, within_s):
         while not await holds():
-            await CLOCK.sleep(0.05)
+            await CLOCK.sleep(every_s)
     return CLOCK.monotonic() - started_s
 
 
