@@ -64,24 +64,22 @@ async def test_every_pod_gets_its_own_gpus_also_when_the_extender_is_killed(
     ):
         await create_namespace(client)
 
-        async def bound() -> int:
-            return sum(map(is_bound, await all_pods(client)))
-
         async def a_quarter_is_bound() -> bool:
-            return await bound() >= POD_COUNT // 4
+            return sum(map(is_bound, await all_pods(client))) >= POD_COUNT // 4
 
         async def all_have_started() -> bool:
             pods = await all_pods(client)
             return len(pods) == POD_COUNT and all(map(has_started, pods))
 
-        await create_all(client, a_mix(POD_COUNT))
+        mix = a_mix(POD_COUNT)
+        await create_all(client, mix[: POD_COUNT // 2])
         await until(a_quarter_is_bound, within_s=60)
         mesh.supervisor.kill("extender")
-        bound_at_the_kill = await bound()
+        # However fast it is, these are left for its successor.
+        await create_all(client, mix[POD_COUNT // 2 :])
         await until(all_have_started, within_s=60 + POD_COUNT)
 
         pods, report = await all_pods(client), mesh.audit()
-        assert bound_at_the_kill < POD_COUNT
         assert mesh.supervisor.restarts("extender") == 1
         assert unbelievable(pods, await node_uids(client)) == {}
         assert report.findings == ()
