@@ -50,7 +50,7 @@ CLOCK = SystemClock()
 NODE_COUNT = size_of("GPULOOM_CLUSTER_NODES", 1000, 30)
 POD_COUNT = size_of("GPULOOM_CLUSTER_PODS", 2000, 150)
 PATIENCE_S = 120.0 + POD_COUNT
-# Lists of thousands of pods, one right after the other, starve the API server, and leaders lose their leases.
+# Lists of thousands of pods, one right after the other, would load the API server as no user does.
 LOOK_EVERY_S = POD_COUNT / 2000
 # This process is also the proxy on the way of leases, which must not wait behind more than these.
 CREATED_AT_ONCE = 20
