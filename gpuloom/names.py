@@ -24,6 +24,24 @@ ANNOTATION_SPOT_NOTICE = "gpuloom.dev/spot-notice"
 ANNOTATION_SPOT_WARNING = "gpu-autoscaler.io/spot-interruption-warning"
 ANNOTATION_SPOT_TIME = "gpu-autoscaler.io/spot-termination-time"
 
+PREFIX = "gpuloom.dev/"
+POD_KEYS = frozenset(
+    {
+        LABEL_LEADER,
+        ANNOTATION_ALLOCATION,
+        ANNOTATION_VISIBLE_DEVICES,
+        ANNOTATION_EPOCH,
+        ANNOTATION_MIG_PROFILE,
+        ANNOTATION_GPU_MODEL,
+        ANNOTATION_GPU_ARCHITECTURE,
+        ANNOTATION_TOPOLOGY,
+        ANNOTATION_TOPOLOGY_REQUIRED,
+        ANNOTATION_DELIVERED,
+    }
+)
+"""Every label and annotation of ours that means something on a pod."""
+POD_RESOURCES = frozenset({RESOURCE_GPU_MILLI, RESOURCE_GPU_MEMORY_MIB})
+
 REQUIRED_PLUGINS_PREFIX = "required-plugins.noderesource.dev/container."
 """Of containerd: the container named behind it is created only while the listed plugins are there."""
 NRI_PLUGIN = "gpuloom"

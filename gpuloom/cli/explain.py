@@ -17,13 +17,15 @@ from gpuloom.cli.connection import (
     ask,
     find_extender,
 )
-from gpuloom.cli.judgement_text import device_texts, judgement_lines, plural
+from gpuloom.cli.judgement_text import device_texts, judgement_lines, plural, score_lines
 from gpuloom.cli.status import Output, OutputOption
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.explanation import Explanation, PodStanding
 from gpuloom.model.node import PodRef
 
 DEFAULT_NAMESPACE = "default"
+
+_IN_VAIN = (PodStanding.REFUSED, PodStanding.OTHER_SCHEDULER)
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +60,7 @@ def explain_pod(
         typer.echo(orjson.dumps(explanation, option=orjson.OPT_INDENT_2))
     else:
         typer.echo("\n".join(explanation_lines(explanation)))
-    raise typer.Exit(exits.NO if explanation.standing is PodStanding.REFUSED else exits.FINE)
+    raise typer.Exit(exits.NO if explanation.standing in _IN_VAIN else exits.FINE)
 
 
 def parse_pod(text: str) -> PodRef:
@@ -78,6 +80,8 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
         yield f"has {device_texts(explanation.devices)}"
     if explanation.problem:
         yield f"problem: {explanation.problem}"
+    for warning in explanation.warnings:
+        yield f"warning: {warning}"
     if explanation.quarantine is not None:
         notice = explanation.quarantine
         whose = "all pods of its controller" if notice.whole_controller else "this pod"
@@ -85,6 +89,7 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
         yield f"quarantine: {whose}, until {notice.until:%Y-%m-%d %H:%M:%S} UTC, after {failures}"
     if explanation.judgement is not None:
         yield from judgement_lines(explanation.judgement)
+    yield from _comparison_lines(explanation)
     if explanation.decisions:
         yield ""
         yield "last decisions:"
@@ -97,6 +102,15 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
         yield explanation.note
 
 
+def _comparison_lines(explanation: Explanation) -> Iterator[str]:
+    """Of a bound pod: how its node was scored, and the nodes it was preferred to."""
+    chosen = [decision.scores for decision in explanation.decisions if decision.scores]
+    if explanation.standing is PodStanding.BOUND and chosen:
+        yield ""
+        yield f"why {explanation.node_name}: the best score when it was chosen"
+        yield from score_lines(chosen[-1])
+
+
 def _standing(explanation: Explanation) -> str:
     match explanation.standing:
         case PodStanding.UNMANAGED:
@@ -105,6 +119,8 @@ def _standing(explanation: Explanation) -> str:
             return f"bound to {explanation.node_name}"
         case PodStanding.ENDED:
             return f"ended on {explanation.node_name}" if explanation.node_name else "ended"
+        case PodStanding.OTHER_SCHEDULER:
+            return "waits for a scheduler that does not ask GPULoom"
     return f"waits; {_prospect(explanation)}"
 
 

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.explanation import Judgement, Offer
 from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.model.ledger import NodeScore
 
-_OFFER_COLUMNS = ("NODE", "TOTAL", "TOPOLOGY", "RESOURCE", "BALANCE", "DEVICES")
+_SCORE_COLUMNS = ("NODE", "TOTAL", "TOPOLOGY", "RESOURCE", "BALANCE")
+_OFFER_COLUMNS = (*_SCORE_COLUMNS, "DEVICES")
 
 
 def judgement_lines(judgement: Judgement) -> Iterator[str]:
@@ -37,6 +39,10 @@ def offer_lines(offers: Sequence[Offer]) -> Iterator[str]:
     yield from table_lines(rows)
 
 
+def score_lines(scores: Sequence[NodeScore]) -> Iterator[str]:
+    yield from table_lines([_SCORE_COLUMNS, *((score.node_name, *_score_cells(score)) for score in scores)])
+
+
 def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Columns as wide as their widest cell; the last one ends where it ends."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -53,8 +59,11 @@ def plural(count: int, noun: str) -> str:
 
 
 def _offer_row(offer: Offer) -> tuple[str, ...]:
-    scores = (offer.total, offer.topology, offer.resource, offer.balance)
-    return offer.node_name, *(f"{score:.1f}" for score in scores), device_texts(offer.devices)
+    return offer.node_name, *_score_cells(offer), device_texts(offer.devices)
+
+
+def _score_cells(scored: Offer | NodeScore) -> tuple[str, ...]:
+    return tuple(f"{score:.1f}" for score in (scored.total, scored.topology, scored.resource, scored.balance))
 
 
 def _device_text(item: AllocatedDevice) -> str:

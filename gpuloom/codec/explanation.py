@@ -33,6 +33,7 @@ _STANDING = {
     pb.POD_STANDING_ENDED: PodStanding.ENDED,
     pb.POD_STANDING_FITS: PodStanding.FITS,
     pb.POD_STANDING_REFUSED: PodStanding.REFUSED,
+    pb.POD_STANDING_OTHER_SCHEDULER: PodStanding.OTHER_SCHEDULER,
 }
 _STANDING_TO_PROTO = {model: proto for proto, model in _STANDING.items()}
 
@@ -50,6 +51,7 @@ def explanation_to_proto(explanation: Explanation) -> pb.ExplainResponse:
         quarantine=None if quarantine is None else _quarantine_to_proto(quarantine),
         decisions=map(decision_to_proto, explanation.decisions),
         note=explanation.note,
+        warnings=explanation.warnings,
     )
 
 
@@ -68,6 +70,7 @@ def explanation_from_proto(message: pb.ExplainResponse) -> Explanation:
         quarantine=_quarantine_from_proto(message.quarantine) if message.HasField("quarantine") else None,
         decisions=tuple(map(decision_from_proto, message.decisions)),
         note=shortened(message.note),
+        warnings=tuple(map(shortened, message.warnings)),
     )
 
 

@@ -13,7 +13,7 @@ from gpuloom.codec.device import (
     shortened,
 )
 from gpuloom.errors import InvalidRequestError
-from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, Verdict
+from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, NodeScore, Verdict
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 
 _VERDICT = {
@@ -43,6 +43,7 @@ def decision_from_proto(message: pb.Decision) -> Decision:
         node_name=bounded(message.node_name, "node name"),
         devices=tuple(allocated_from_proto(device) for device in message.devices),
         reason=shortened(message.reason),
+        scores=tuple(map(_score_from_proto, message.scores)),
     )
 
 
@@ -54,6 +55,7 @@ def decision_to_proto(decision: Decision) -> pb.Decision:
         node_name=decision.node_name,
         devices=[allocated_to_proto(device) for device in decision.devices],
         reason=decision.reason,
+        scores=map(_score_to_proto, decision.scores),
     )
 
 
@@ -79,6 +81,26 @@ def entry_to_proto(entry: LedgerEntry) -> pb.LedgerEntry:
         state=_STATE_TO_PROTO[entry.state],
         devices=[allocated_to_proto(device) for device in entry.devices or ()],
         advisory=entry.advisory,
+    )
+
+
+def _score_from_proto(message: pb.NodeScore) -> NodeScore:
+    return NodeScore(
+        bounded(message.node_name, "node name"),
+        message.total,
+        message.topology,
+        message.resource,
+        message.balance,
+    )
+
+
+def _score_to_proto(score: NodeScore) -> pb.NodeScore:
+    return pb.NodeScore(
+        node_name=score.node_name,
+        total=score.total,
+        topology=score.topology,
+        resource=score.resource,
+        balance=score.balance,
     )
 
 

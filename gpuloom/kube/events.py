@@ -16,6 +16,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter
 
 from gpuloom.errors import DeadlineError, GpuloomError, NotFoundError, NotReadyError, UnavailableError
+from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.objects import JsonObject, key_of, resource_version_of, uid_of
 from gpuloom.kube.resources import EVENTS, Resource
 from gpuloom.runtime.clock import Clock
@@ -66,6 +67,7 @@ class _Entry:
     attempts: int = 0
     written_s: float | None = None
     name: str | None = None
+    once: bool = False
 
 
 class EventRecorder:
@@ -98,7 +100,13 @@ class EventRecorder:
     def warning(self, obj: JsonObject, reason: str, message: str) -> None:
         self.record(obj, EventKind.WARNING, reason, message)
 
-    def record(self, obj: JsonObject, kind: EventKind, reason: str, message: str) -> None:
+    def warn_once(self, obj: JsonObject, reason: str, message: str) -> None:
+        """Written once while the server keeps it, by whichever replica comes first; never counted up."""
+        entry = self.record(obj, EventKind.WARNING, reason, message)
+        entry.once = True
+        entry.is_dirty = entry.written_s is None
+
+    def record(self, obj: JsonObject, kind: EventKind, reason: str, message: str) -> _Entry:
         """About `obj`, which needs apiVersion, kind and metadata. The same again counts up the first one."""
         about = _reference(obj)
         reason, message = _cut(reason, _MAX_REASON), _cut(message, _MAX_MESSAGE)
@@ -112,6 +120,7 @@ class EventRecorder:
         entry.last = now
         entry.is_dirty = True
         self._entries.move_to_end(key)
+        return entry
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -160,11 +169,18 @@ class EventRecorder:
             else:
                 return
         event = self._event(key, entry)
-        created = await self._client.create(EVENTS, event)
-        entry.name = key_of(created)[1]
+        try:
+            created = await self._client.create(EVENTS, event)
+        except AlreadyExistsError:
+            # Its name says all that is in it, so another replica, or an earlier run, has told it.
+            if not entry.once:
+                raise
+        else:
+            entry.name = key_of(created)[1]
 
     def _event(self, key: str, entry: _Entry) -> JsonObject:
-        suffix = _digest(key, self._instance, self._clock.now().isoformat(), str(entry.attempts))[:16]
+        told_by = () if entry.once else (self._instance, self._clock.now().isoformat(), str(entry.attempts))
+        suffix = _digest(key, *told_by)[:16]
         return {
             "metadata": {
                 "namespace": _event_namespace(entry.about),

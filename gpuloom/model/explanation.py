@@ -10,13 +10,17 @@ from gpuloom.model.node import PodRef
 
 
 class PodStanding(StrEnum):
-    """FITS and REFUSED: it has no node yet, and one or none would take it."""
+    """FITS and REFUSED: it has no node yet, and one or none would take it.
+
+    OTHER_SCHEDULER: it has none yet, and the scheduler that it names does not ask us.
+    """
 
     UNMANAGED = "unmanaged"
     BOUND = "bound"
     ENDED = "ended"
     FITS = "fits"
     REFUSED = "refused"
+    OTHER_SCHEDULER = "other-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class QuarantineNotice:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`problem`: why no node may have the pod, whatever its devices.
+    """`problem`: why no node may have the pod, whatever its devices; `warnings`: what is odd about it.
 
     There is a judgement for a pod that waits for a node, unless its request has no meaning.
     """
@@ -95,6 +99,7 @@ class Explanation:
     quarantine: QuarantineNotice | None = None
     decisions: tuple[Decision, ...] = ()
     note: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,22 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeScore:
+    """How good a node was for a pod when it was chosen; all are 0 to 100, and `total` ranks."""
+
+    node_name: str
+    total: float
+    topology: float
+    resource: float
+    balance: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision about one pod. `node_name` is empty when every node refused."""
+    """One decision about one pod. `node_name` is empty when every node refused.
+
+    `scores` are of the chosen node, then of the best of those it was preferred to.
+    """
 
     time: datetime
     pod: PodRef
@@ -45,3 +59,4 @@ class Decision:
     node_name: str = ""
     devices: tuple[AllocatedDevice, ...] = ()
     reason: str = ""
+    scores: tuple[NodeScore, ...] = ()

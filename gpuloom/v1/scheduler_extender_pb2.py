@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from gpuloom.v1 import types_pb2 as gpuloom_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gpuloom/v1/scheduler_extender.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16gpuloom/v1/types.proto\"\x17\n\x15WatchDecisionsRequest\"\xcb\x01\n\x16WatchDecisionsResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12(\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.DecisionListH\x00\x12%\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x14.gpuloom.v1.DecisionH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"7\n\x0c\x44\x65\x63isionList\x12\'\n\tdecisions\x18\x01 \x03(\x0b\x32\x14.gpuloom.v1.Decision\"\xcc\x01\n\x08\x44\x65\x63ision\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x03pod\x18\x02 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gpuloom.v1.Verdict\x12\x11\n\tnode_name\x18\x04 \x01(\t\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x0e\n\x06reason\x18\x06 \x01(\t\"?\n\x16ListAllocationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"\\\n\x17ListAllocationsResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.gpuloom.v1.LedgerEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xba\x01\n\x0bLedgerEntry\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x10\n\x08node_uid\x18\x03 \x01(\t\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.gpuloom.v1.EntryState\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x10\n\x08\x61\x64visory\x18\x06 \x01(\x08\"R\n\x0e\x45xplainRequest\x12!\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRefH\x00\x12\x12\n\x08pod_json\x18\x02 \x01(\x0cH\x00\x42\t\n\x07subject\"\xcd\x02\n\x0f\x45xplainResponse\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12)\n\x08standing\x18\x02 \x01(\x0e\x32\x17.gpuloom.v1.PodStanding\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x0f\n\x07request\x18\x04 \x01(\t\x12\x11\n\tnode_name\x18\x05 \x01(\t\x12,\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12(\n\tjudgement\x18\x07 \x01(\x0b\x32\x15.gpuloom.v1.Judgement\x12*\n\nquarantine\x18\x08 \x01(\x0b\x32\x16.gpuloom.v1.Quarantine\x12\'\n\tdecisions\x18\t \x03(\x0b\x32\x14.gpuloom.v1.Decision\x12\x0c\n\x04note\x18\n \x01(\t\"\xd3\x01\n\tJudgement\x12\x12\n\nnode_count\x18\x01 \x01(\r\x12\x15\n\rfitting_count\x18\x02 \x01(\r\x12!\n\x06offers\x18\x03 \x03(\x0b\x32\x11.gpuloom.v1.Offer\x12(\n\x07reasons\x18\x04 \x03(\x0b\x32\x17.gpuloom.v1.ReasonCount\x12)\n\x0bnear_misses\x18\x05 \x03(\x0b\x32\x14.gpuloom.v1.NearMiss\x12#\n\x07\x63hanges\x18\x06 \x03(\x0b\x32\x12.gpuloom.v1.Change\"E\n\x0bReasonCount\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nnode_count\x18\x02 \x01(\r\x12\x12\n\nresolvable\x18\x03 \x01(\x08\"*\n\x08NearMiss\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0b\n\x03has\x18\x02 \x01(\t\"?\n\x06\x43hange\x12\x0e\n\x06\x63hange\x18\x01 \x01(\t\x12\x12\n\nnode_count\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"\x8c\x01\n\x05Offer\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12,\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\r\n\x05total\x18\x03 \x01(\x01\x12\x10\n\x08topology\x18\x04 \x01(\x01\x12\x10\n\x08resource\x18\x05 \x01(\x01\x12\x0f\n\x07\x62\x61lance\x18\x06 \x01(\x01\"c\n\nQuarantine\x12)\n\x05until\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x66\x61ilures\x18\x02 \x01(\r\x12\x18\n\x10whole_controller\x18\x03 \x01(\x08\"3\n\rWhatIfRequest\x12\x10\n\x08pod_json\x18\x01 \x01(\x0c\x12\x10\n\x08replicas\x18\x02 \x01(\r\"\x9f\x01\n\x0eWhatIfResponse\x12\x10\n\x08replicas\x18\x01 \x01(\r\x12\x0f\n\x07request\x18\x02 \x01(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12!\n\x06placed\x18\x04 \x03(\x0b\x32\x11.gpuloom.v1.Offer\x12(\n\tjudgement\x18\x05 \x01(\x0b\x32\x15.gpuloom.v1.Judgement\x12\x0c\n\x04note\x18\x06 \x01(\t*c\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_BOUND\x10\x01\x12\x13\n\x0fVERDICT_REFUSED\x10\x02\x12\x17\n\x13VERDICT_BIND_FAILED\x10\x03*\x8f\x01\n\nEntryState\x12\x1b\n\x17\x45NTRY_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NTRY_STATE_IN_FLIGHT\x10\x01\x12\x18\n\x14\x45NTRY_STATE_OBSERVED\x10\x02\x12\x19\n\x15\x45NTRY_STATE_RELEASING\x10\x03\x12\x14\n\x10\x45NTRY_STATE_HELD\x10\x04*\xa8\x01\n\x0bPodStanding\x12\x1c\n\x18POD_STANDING_UNSPECIFIED\x10\x00\x12\x1a\n\x16POD_STANDING_UNMANAGED\x10\x01\x12\x16\n\x12POD_STANDING_BOUND\x10\x02\x12\x16\n\x12POD_STANDING_ENDED\x10\x03\x12\x15\n\x11POD_STANDING_FITS\x10\x04\x12\x18\n\x14POD_STANDING_REFUSED\x10\x05\x32\xea\x02\n\x18SchedulerExtenderService\x12^\n\x0eWatchDecisions\x12!.gpuloom.v1.WatchDecisionsRequest\x1a\".gpuloom.v1.WatchDecisionsResponse\"\x03\x90\x02\x01\x30\x01\x12_\n\x0fListAllocations\x12\".gpuloom.v1.ListAllocationsRequest\x1a#.gpuloom.v1.ListAllocationsResponse\"\x03\x90\x02\x01\x12G\n\x07\x45xplain\x12\x1a.gpuloom.v1.ExplainRequest\x1a\x1b.gpuloom.v1.ExplainResponse\"\x03\x90\x02\x01\x12\x44\n\x06WhatIf\x12\x19.gpuloom.v1.WhatIfRequest\x1a\x1a.gpuloom.v1.WhatIfResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gpuloom/v1/scheduler_extender.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16gpuloom/v1/types.proto\"\x17\n\x15WatchDecisionsRequest\"\xcb\x01\n\x16WatchDecisionsResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12(\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.DecisionListH\x00\x12%\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x14.gpuloom.v1.DecisionH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"7\n\x0c\x44\x65\x63isionList\x12\'\n\tdecisions\x18\x01 \x03(\x0b\x32\x14.gpuloom.v1.Decision\"\xf3\x01\n\x08\x44\x65\x63ision\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x03pod\x18\x02 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gpuloom.v1.Verdict\x12\x11\n\tnode_name\x18\x04 \x01(\t\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12%\n\x06scores\x18\x07 \x03(\x0b\x32\x15.gpuloom.v1.NodeScore\"b\n\tNodeScore\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\r\n\x05total\x18\x02 \x01(\x01\x12\x10\n\x08topology\x18\x03 \x01(\x01\x12\x10\n\x08resource\x18\x04 \x01(\x01\x12\x0f\n\x07\x62\x61lance\x18\x05 \x01(\x01\"?\n\x16ListAllocationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"\\\n\x17ListAllocationsResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.gpuloom.v1.LedgerEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xba\x01\n\x0bLedgerEntry\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x10\n\x08node_uid\x18\x03 \x01(\t\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.gpuloom.v1.EntryState\x12,\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x10\n\x08\x61\x64visory\x18\x06 \x01(\x08\"R\n\x0e\x45xplainRequest\x12!\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRefH\x00\x12\x12\n\x08pod_json\x18\x02 \x01(\x0cH\x00\x42\t\n\x07subject\"\xdf\x02\n\x0f\x45xplainResponse\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12)\n\x08standing\x18\x02 \x01(\x0e\x32\x17.gpuloom.v1.PodStanding\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x0f\n\x07request\x18\x04 \x01(\t\x12\x11\n\tnode_name\x18\x05 \x01(\t\x12,\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12(\n\tjudgement\x18\x07 \x01(\x0b\x32\x15.gpuloom.v1.Judgement\x12*\n\nquarantine\x18\x08 \x01(\x0b\x32\x16.gpuloom.v1.Quarantine\x12\'\n\tdecisions\x18\t \x03(\x0b\x32\x14.gpuloom.v1.Decision\x12\x0c\n\x04note\x18\n \x01(\t\x12\x10\n\x08warnings\x18\x0b \x03(\t\"\xd3\x01\n\tJudgement\x12\x12\n\nnode_count\x18\x01 \x01(\r\x12\x15\n\rfitting_count\x18\x02 \x01(\r\x12!\n\x06offers\x18\x03 \x03(\x0b\x32\x11.gpuloom.v1.Offer\x12(\n\x07reasons\x18\x04 \x03(\x0b\x32\x17.gpuloom.v1.ReasonCount\x12)\n\x0bnear_misses\x18\x05 \x03(\x0b\x32\x14.gpuloom.v1.NearMiss\x12#\n\x07\x63hanges\x18\x06 \x03(\x0b\x32\x12.gpuloom.v1.Change\"E\n\x0bReasonCount\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nnode_count\x18\x02 \x01(\r\x12\x12\n\nresolvable\x18\x03 \x01(\x08\"*\n\x08NearMiss\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0b\n\x03has\x18\x02 \x01(\t\"?\n\x06\x43hange\x12\x0e\n\x06\x63hange\x18\x01 \x01(\t\x12\x12\n\nnode_count\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"\x8c\x01\n\x05Offer\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12,\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\r\n\x05total\x18\x03 \x01(\x01\x12\x10\n\x08topology\x18\x04 \x01(\x01\x12\x10\n\x08resource\x18\x05 \x01(\x01\x12\x0f\n\x07\x62\x61lance\x18\x06 \x01(\x01\"c\n\nQuarantine\x12)\n\x05until\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x66\x61ilures\x18\x02 \x01(\r\x12\x18\n\x10whole_controller\x18\x03 \x01(\x08\"3\n\rWhatIfRequest\x12\x10\n\x08pod_json\x18\x01 \x01(\x0c\x12\x10\n\x08replicas\x18\x02 \x01(\r\"\x9f\x01\n\x0eWhatIfResponse\x12\x10\n\x08replicas\x18\x01 \x01(\r\x12\x0f\n\x07request\x18\x02 \x01(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12!\n\x06placed\x18\x04 \x03(\x0b\x32\x11.gpuloom.v1.Offer\x12(\n\tjudgement\x18\x05 \x01(\x0b\x32\x15.gpuloom.v1.Judgement\x12\x0c\n\x04note\x18\x06 \x01(\t*c\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_BOUND\x10\x01\x12\x13\n\x0fVERDICT_REFUSED\x10\x02\x12\x17\n\x13VERDICT_BIND_FAILED\x10\x03*\x8f\x01\n\nEntryState\x12\x1b\n\x17\x45NTRY_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NTRY_STATE_IN_FLIGHT\x10\x01\x12\x18\n\x14\x45NTRY_STATE_OBSERVED\x10\x02\x12\x19\n\x15\x45NTRY_STATE_RELEASING\x10\x03\x12\x14\n\x10\x45NTRY_STATE_HELD\x10\x04*\xca\x01\n\x0bPodStanding\x12\x1c\n\x18POD_STANDING_UNSPECIFIED\x10\x00\x12\x1a\n\x16POD_STANDING_UNMANAGED\x10\x01\x12\x16\n\x12POD_STANDING_BOUND\x10\x02\x12\x16\n\x12POD_STANDING_ENDED\x10\x03\x12\x15\n\x11POD_STANDING_FITS\x10\x04\x12\x18\n\x14POD_STANDING_REFUSED\x10\x05\x12 \n\x1cPOD_STANDING_OTHER_SCHEDULER\x10\x06\x32\xea\x02\n\x18SchedulerExtenderService\x12^\n\x0eWatchDecisions\x12!.gpuloom.v1.WatchDecisionsRequest\x1a\".gpuloom.v1.WatchDecisionsResponse\"\x03\x90\x02\x01\x30\x01\x12_\n\x0fListAllocations\x12\".gpuloom.v1.ListAllocationsRequest\x1a#.gpuloom.v1.ListAllocationsResponse\"\x03\x90\x02\x01\x12G\n\x07\x45xplain\x12\x1a.gpuloom.v1.ExplainRequest\x1a\x1b.gpuloom.v1.ExplainResponse\"\x03\x90\x02\x01\x12\x44\n\x06WhatIf\x12\x19.gpuloom.v1.WhatIfRequest\x1a\x1a.gpuloom.v1.WhatIfResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,12 +41,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEDULEREXTENDERSERVICE'].methods_by_name['Explain']._serialized_options = b'\220\002\001'
   _globals['_SCHEDULEREXTENDERSERVICE'].methods_by_name['WhatIf']._loaded_options = None
   _globals['_SCHEDULEREXTENDERSERVICE'].methods_by_name['WhatIf']._serialized_options = b'\220\002\001'
-  _globals['_VERDICT']._serialized_start=2224
-  _globals['_VERDICT']._serialized_end=2323
-  _globals['_ENTRYSTATE']._serialized_start=2326
-  _globals['_ENTRYSTATE']._serialized_end=2469
-  _globals['_PODSTANDING']._serialized_start=2472
-  _globals['_PODSTANDING']._serialized_end=2640
+  _globals['_VERDICT']._serialized_start=2381
+  _globals['_VERDICT']._serialized_end=2480
+  _globals['_ENTRYSTATE']._serialized_start=2483
+  _globals['_ENTRYSTATE']._serialized_end=2626
+  _globals['_PODSTANDING']._serialized_start=2629
+  _globals['_PODSTANDING']._serialized_end=2831
   _globals['_WATCHDECISIONSREQUEST']._serialized_start=108
   _globals['_WATCHDECISIONSREQUEST']._serialized_end=131
   _globals['_WATCHDECISIONSRESPONSE']._serialized_start=134
@@ -54,33 +54,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECISIONLIST']._serialized_start=339
   _globals['_DECISIONLIST']._serialized_end=394
   _globals['_DECISION']._serialized_start=397
-  _globals['_DECISION']._serialized_end=601
-  _globals['_LISTALLOCATIONSREQUEST']._serialized_start=603
-  _globals['_LISTALLOCATIONSREQUEST']._serialized_end=666
-  _globals['_LISTALLOCATIONSRESPONSE']._serialized_start=668
-  _globals['_LISTALLOCATIONSRESPONSE']._serialized_end=760
-  _globals['_LEDGERENTRY']._serialized_start=763
-  _globals['_LEDGERENTRY']._serialized_end=949
-  _globals['_EXPLAINREQUEST']._serialized_start=951
-  _globals['_EXPLAINREQUEST']._serialized_end=1033
-  _globals['_EXPLAINRESPONSE']._serialized_start=1036
-  _globals['_EXPLAINRESPONSE']._serialized_end=1369
-  _globals['_JUDGEMENT']._serialized_start=1372
-  _globals['_JUDGEMENT']._serialized_end=1583
-  _globals['_REASONCOUNT']._serialized_start=1585
-  _globals['_REASONCOUNT']._serialized_end=1654
-  _globals['_NEARMISS']._serialized_start=1656
-  _globals['_NEARMISS']._serialized_end=1698
-  _globals['_CHANGE']._serialized_start=1700
-  _globals['_CHANGE']._serialized_end=1763
-  _globals['_OFFER']._serialized_start=1766
-  _globals['_OFFER']._serialized_end=1906
-  _globals['_QUARANTINE']._serialized_start=1908
-  _globals['_QUARANTINE']._serialized_end=2007
-  _globals['_WHATIFREQUEST']._serialized_start=2009
-  _globals['_WHATIFREQUEST']._serialized_end=2060
-  _globals['_WHATIFRESPONSE']._serialized_start=2063
-  _globals['_WHATIFRESPONSE']._serialized_end=2222
-  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_start=2643
-  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_end=3005
+  _globals['_DECISION']._serialized_end=640
+  _globals['_NODESCORE']._serialized_start=642
+  _globals['_NODESCORE']._serialized_end=740
+  _globals['_LISTALLOCATIONSREQUEST']._serialized_start=742
+  _globals['_LISTALLOCATIONSREQUEST']._serialized_end=805
+  _globals['_LISTALLOCATIONSRESPONSE']._serialized_start=807
+  _globals['_LISTALLOCATIONSRESPONSE']._serialized_end=899
+  _globals['_LEDGERENTRY']._serialized_start=902
+  _globals['_LEDGERENTRY']._serialized_end=1088
+  _globals['_EXPLAINREQUEST']._serialized_start=1090
+  _globals['_EXPLAINREQUEST']._serialized_end=1172
+  _globals['_EXPLAINRESPONSE']._serialized_start=1175
+  _globals['_EXPLAINRESPONSE']._serialized_end=1526
+  _globals['_JUDGEMENT']._serialized_start=1529
+  _globals['_JUDGEMENT']._serialized_end=1740
+  _globals['_REASONCOUNT']._serialized_start=1742
+  _globals['_REASONCOUNT']._serialized_end=1811
+  _globals['_NEARMISS']._serialized_start=1813
+  _globals['_NEARMISS']._serialized_end=1855
+  _globals['_CHANGE']._serialized_start=1857
+  _globals['_CHANGE']._serialized_end=1920
+  _globals['_OFFER']._serialized_start=1923
+  _globals['_OFFER']._serialized_end=2063
+  _globals['_QUARANTINE']._serialized_start=2065
+  _globals['_QUARANTINE']._serialized_end=2164
+  _globals['_WHATIFREQUEST']._serialized_start=2166
+  _globals['_WHATIFREQUEST']._serialized_end=2217
+  _globals['_WHATIFRESPONSE']._serialized_start=2220
+  _globals['_WHATIFRESPONSE']._serialized_end=2379
+  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_start=2834
+  _globals['_SCHEDULEREXTENDERSERVICE']._serialized_end=3196
 # @@protoc_insertion_point(module_scope)

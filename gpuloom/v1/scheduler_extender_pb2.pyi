@@ -99,6 +99,8 @@ class _PodStandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PodStandi
     """It has no node yet, and at least one would take it."""
     POD_STANDING_REFUSED: _PodStanding.ValueType  # 5
     """It has no node yet, and none would take it."""
+    POD_STANDING_OTHER_SCHEDULER: _PodStanding.ValueType  # 6
+    """It has no node yet, and its scheduler does not ask GPULoom."""
 
 class PodStanding(_PodStanding, metaclass=_PodStandingEnumTypeWrapper):
     """How things stand with a pod."""
@@ -115,6 +117,8 @@ POD_STANDING_FITS: PodStanding.ValueType  # 4
 """It has no node yet, and at least one would take it."""
 POD_STANDING_REFUSED: PodStanding.ValueType  # 5
 """It has no node yet, and none would take it."""
+POD_STANDING_OTHER_SCHEDULER: PodStanding.ValueType  # 6
+"""It has no node yet, and its scheduler does not ask GPULoom."""
 Global___PodStanding: _TypeAlias = PodStanding  # noqa: Y015
 
 @_typing.final
@@ -214,6 +218,7 @@ class Decision(_message.Message):
     NODE_NAME_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
     """What was decided."""
     node_name: _builtins.str
@@ -232,6 +237,12 @@ class Decision(_message.Message):
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.AllocatedDevice]:
         """The chosen devices. Empty unless bound."""
 
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeScore]:
+        """How the chosen node was scored, and after it the best of those it was preferred to. Empty unless bound by this
+        leader.
+        """
+
     def __init__(
         self,
         *,
@@ -241,14 +252,53 @@ class Decision(_message.Message):
         node_name: _builtins.str = ...,
         devices: _abc.Iterable[_types_pb2.AllocatedDevice] | None = ...,
         reason: _builtins.str = ...,
+        scores: _abc.Iterable[Global___NodeScore] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "node_name", b"node_name", "pod", b"pod", "reason", b"reason", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "node_name", b"node_name", "pod", b"pod", "reason", b"reason", "scores", b"scores", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class NodeScore(_message.Message):
+    """How good a node was for a pod when it was chosen. Scores are 0 to 100."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    BALANCE_FIELD_NUMBER: _builtins.int
+    node_name: _builtins.str
+    """Node name."""
+    total: _builtins.float
+    """The weighted total by which nodes are ranked."""
+    topology: _builtins.float
+    """How well the devices are linked."""
+    resource: _builtins.float
+    """How little is broken up by it."""
+    balance: _builtins.float
+    """How well CPU and memory stay in proportion."""
+    def __init__(
+        self,
+        *,
+        node_name: _builtins.str = ...,
+        total: _builtins.float = ...,
+        topology: _builtins.float = ...,
+        resource: _builtins.float = ...,
+        balance: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balance", b"balance", "node_name", b"node_name", "resource", b"resource", "topology", b"topology", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeScore: _TypeAlias = NodeScore  # noqa: Y015
 
 @_typing.final
 class ListAllocationsRequest(_message.Message):
@@ -396,6 +446,7 @@ class ExplainResponse(_message.Message):
     QUARANTINE_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     standing: Global___PodStanding.ValueType
     """How things stand."""
     problem: _builtins.str
@@ -426,6 +477,10 @@ class ExplainResponse(_message.Message):
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
         """The last decisions about it, oldest first."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is odd about the pod, for a person: names of ours that nothing reads, most likely misspelled."""
+
     def __init__(
         self,
         *,
@@ -439,10 +494,11 @@ class ExplainResponse(_message.Message):
         quarantine: Global___Quarantine | None = ...,
         decisions: _abc.Iterable[Global___Decision] | None = ...,
         note: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement", "pod", b"pod", "quarantine", b"quarantine"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "devices", b"devices", "judgement", b"judgement", "node_name", b"node_name", "note", b"note", "pod", b"pod", "problem", b"problem", "quarantine", b"quarantine", "request", b"request", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "devices", b"devices", "judgement", b"judgement", "node_name", b"node_name", "note", b"note", "pod", b"pod", "problem", b"problem", "quarantine", b"quarantine", "request", b"request", "standing", b"standing", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ import socket
 
 from gpuloom.clients.discovery import ClusterMirror
 from gpuloom.kube.client import KubeClient
+from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leader import LeaderElector
 from gpuloom.kube.resources import NODES
@@ -30,9 +31,11 @@ from services.scheduler_extender.adapters.kubernetes import (
     KubernetesPods,
 )
 from services.scheduler_extender.adapters.lease import NotedLease, Unopposed
+from services.scheduler_extender.adapters.name_warnings import NameWarnings
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.adapters.sources import Sources
 from services.scheduler_extender.binding import Bench, Bindings
+from services.scheduler_extender.comparison import Comparison
 from services.scheduler_extender.config import ExtenderConfig, LeadershipConfig
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.failpoints import HeldBinder
@@ -47,6 +50,7 @@ from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.ports import Badge, Binder
 from services.scheduler_extender.power import Office, Power
 from services.scheduler_extender.quarantine import Quarantine
+from services.scheduler_extender.schedulers import SchedulerNames
 from services.scheduler_extender.server import ALLOWED_CALLERS, SchedulerExtenderServer
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.trimming import trim_node
@@ -75,7 +79,14 @@ async def build(app: App, config: ExtenderConfig) -> None:
     power = Power(sources, office, app.clock, metrics)
     outcomes = Outcomes(config.weights.weights())
     state.views.keep(outcomes.fleet)
-    bench = Bench(state.ledger, state.views, DecisionLog(app.clock), app.clock, lambda: outcomes.fleet.prices)
+    bench = Bench(
+        state.ledger,
+        state.views,
+        DecisionLog(app.clock),
+        app.clock,
+        lambda: outcomes.fleet.prices,
+        Comparison(outcomes.of, outcomes.fleet.view),
+    )
     quarantine, marker = Quarantine(chance=random.random), KubernetesMarker(client)
     pods = KubernetesPods(feed.informer, client)
     binder = WatchedBinder(_binder(config, client, app.clock), quarantine, pods, app.clock)
@@ -89,13 +100,15 @@ async def build(app: App, config: ExtenderConfig) -> None:
     app.add_loop("waker", lambda: waker.run(WAKE_INTERVAL_S))
     app.add_loop("quarantine", lambda: releases.run(WAKE_INTERVAL_S))
     app.add_readiness("ledger", lambda: power.unhealthy_reason() or None)
+    _warn_of_names(app, client, feed, power)
     metrics.watch(state)
     metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
     preferences = Preferences(config.shortlist, outcomes, config.first_shortlist)
-    verbs = Verbs(bench, bindings, preferences, quarantine)
+    schedulers = SchedulerNames(config.scheduler_names)
+    verbs = Verbs(bench, bindings, preferences, quarantine, schedulers)
     https = ExtenderHttp(verbs, power.unready_reason, await _https(config, rpc, client), app.clock, metrics)
     app.add_loop("https port", (await app.enter(https)).run)
-    records = Records(state.views, bench.decisions, quarantine, sources.nodes, feed.informer)
+    records = Records(state.views, bench.decisions, quarantine, sources.nodes, feed.informer, schedulers)
     inquiries = Inquiries(records, Judge(outcomes, bench.prices), power.unready_reason, app.clock)
     await _serve_grpc(app, config, rpc, SchedulerExtenderServer(state.ledger, bench.decisions, inquiries))
     if contested:
@@ -133,6 +146,15 @@ async def _learn(app: App, state: ClusterState, outcomes: Outcomes, store: Deman
     state.on_arrival(learning.learn)
     app.add_loop("prices", learning.run)
     app.add_loop("demand", lambda: store.keep(lambda: learning.demand, power.is_leader))
+
+
+def _warn_of_names(app: App, client: KubeClient, feed: PodFeed, power: Power) -> None:
+    recorder = EventRecorder(
+        client, "gpuloom-scheduler-extender", socket.gethostname(), app.clock, registry=app.registry
+    )
+    warnings = NameWarnings(recorder, app.clock, power.is_leader)
+    feed.informer.on_change(warnings.observe)
+    app.add_loop("name warnings", lambda: warnings.run(WAKE_INTERVAL_S))
 
 
 def _office(config: LeadershipConfig, client: KubeClient, feed: PodFeed, clock: Clock) -> Office:

@@ -17,7 +17,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuloom.codec.allocation import encode_allocation, visible_devices
 from gpuloom.errors import (
@@ -44,6 +44,7 @@ from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
+from services.scheduler_extender.comparison import Comparison
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Attempt, Ledger, ObservedPod
 from services.scheduler_extender.pods import allocation_text, asker_of, observed_pod
@@ -63,13 +64,17 @@ MOST_EXPECTED = 256
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a bind works on. By `prices` a share finds the card whose rest is then worth most."""
+    """What a bind works on. By `prices` a share finds the card whose rest is then worth most.
+
+    `comparison` says how the chosen node compares with others; it decides nothing.
+    """
 
     ledger: Ledger
     views: Views
     decisions: DecisionLog
     clock: Clock
     prices: Callable[[], Prices] = neutral_prices
+    comparison: Comparison = field(default_factory=Comparison)
 
 
 class BindRefusedError(GpuloomError):
@@ -249,6 +254,8 @@ class Bindings:
             memory_bytes=observed.request.memory_bytes,
             annotations=_annotations(allocation, view),
         )
+        # Before it is held: afterwards the node is no longer what it was chosen as.
+        bench.comparison.compare(call.uid, observed.request, view)
         bench.ledger.begin(attempt)
         return attempt
 
@@ -316,7 +323,8 @@ class Bindings:
         allocation: Allocation | None = None,
     ) -> None:
         devices = allocation.devices if allocation is not None else ()
-        decision = Decision(self._bench.clock.now(), pod, verdict, node_name, devices, reason)
+        scores = self._bench.comparison.take(pod.uid, node_name) if verdict is Verdict.BOUND else ()
+        decision = Decision(self._bench.clock.now(), pod, verdict, node_name, devices, reason, scores)
         self._bench.decisions.record(decision)
         fields = {
             "pod": str(pod),

@@ -22,9 +22,12 @@ from gpuloom.runtime.parsers import (
     text,
 )
 from gpuloom.runtime.settings import HttpConfig, LogConfig
+from services.scheduler_extender.binding import LEAST_TIMEOUT_S
 from services.scheduler_extender.failpoints import Failpoint, failpoint
 
 _WEIGHT = integer(0, 1000)
+SCHEDULER_TIMEOUT_S = 5.0
+"""httpTimeout of the extender in the shipped kube-scheduler configuration, and kube-scheduler's default."""
 _PRODUCT_NAMESPACE = "gpuloom-system"
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """The kubelet sets this for every container."""
@@ -179,6 +182,13 @@ class ExtenderConfig:
         help="The same at a pod's first try; raise it where kube-scheduler's own scores are to count "
         "(a low weight), or where other extenders come after this one",
     )
+    scheduler_names: tuple[str, ...] = setting(
+        "GPULOOM_EXTENDER_SCHEDULER_NAMES",
+        default=(),
+        parse=comma_list(text),
+        help="schedulerName of the pods that this extender is asked about, so that explain can tell who asks "
+        "elsewhere; names that it was asked about are known anyway",
+    )
     bind_timeout_s: float = setting(
         "GPULOOM_EXTENDER_BIND_TIMEOUT",
         default=4.0,
@@ -190,6 +200,12 @@ class ExtenderConfig:
         default=30.0,
         parse=seconds,
         help="Device facts are not used when discovery has been silent for longer",
+    )
+    agent_ttl_s: float = setting(
+        "GPULOOM_DISCOVERY_AGENT_TTL",
+        default=30.0,
+        parse=seconds,
+        help="What discovery is set to; only checked against GPULOOM_EXTENDER_SETTLE",
     )
     settle_s: float = setting(
         "GPULOOM_EXTENDER_SETTLE",
@@ -210,3 +226,24 @@ class ExtenderConfig:
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)
+
+    def problems(self) -> Iterable[str]:
+        """Safety rests on how these relate, so a value that looks harmless alone is refused."""
+        if self.bind_timeout_s >= SCHEDULER_TIMEOUT_S:
+            yield (
+                f"GPULOOM_EXTENDER_BIND_TIMEOUT must be below the {SCHEDULER_TIMEOUT_S:g}s after which "
+                f"kube-scheduler gives a call up, not {self.bind_timeout_s:g}s"
+            )
+        if self.bind_timeout_s < LEAST_TIMEOUT_S:
+            yield (
+                f"GPULOOM_EXTENDER_BIND_TIMEOUT must be at least {LEAST_TIMEOUT_S:g}s: with less left no "
+                f"Binding is sent"
+            )
+        least_s = self.facts_ttl_s + self.agent_ttl_s
+        if self.settle_s <= least_s:
+            yield (
+                f"GPULOOM_EXTENDER_SETTLE must be above {least_s:g}s, not {self.settle_s:g}s: facts may be "
+                f"GPULOOM_EXTENDER_FACTS_TTL ({self.facts_ttl_s:g}s) old here and "
+                f"GPULOOM_DISCOVERY_AGENT_TTL ({self.agent_ttl_s:g}s) in discovery, and a pod "
+                "that started meanwhile is not seen before"
+            )

@@ -7,11 +7,12 @@ at a time and in turns of a millisecond, so that kube-scheduler's calls hardly n
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
 
 from gpuloom.codec.pod import bound_node, is_terminal
+from gpuloom.codec.pod_names import unknown_names
 from gpuloom.errors import InvalidRequestError, NotFoundError, NotReadyError
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
 from gpuloom.model.explanation import Explanation, Forecast, PodStanding, QuarantineNotice
@@ -26,6 +27,7 @@ from services.scheduler_extender.judge import Judge
 from services.scheduler_extender.nominations import Asker
 from services.scheduler_extender.pods import asker_of, observed_pod
 from services.scheduler_extender.quarantine import REASON, Hold, Quarantine, workload_of
+from services.scheduler_extender.schedulers import SchedulerNames, scheduler_of
 from services.scheduler_extender.views import Views
 from services.scheduler_extender.whatif import MAX_REPLICAS, forecast
 from services.scheduler_extender.wording import described
@@ -40,6 +42,11 @@ NOTE = (
     "looks at by itself are not."
 )
 KEPT_NOTE = "Nodes where room is kept for nominated pods of at least equal priority, and counts as taken: {}."
+NOT_ASKED = (
+    "the pod names the scheduler {!r}, and GPULoom is asked only about pods of {}; set spec.schedulerName to "
+    "one of these, or let that scheduler call the extender"
+)
+NEVER_ASKED = "No kube-scheduler has asked this extender about a pod since it began to lead."
 GATED = "The pod has scheduling gates: kube-scheduler does not look at it until they are removed."
 
 
@@ -60,6 +67,7 @@ class Records:
     quarantine: Quarantine
     nodes: Observed
     pods: Observed
+    schedulers: SchedulerNames = field(default_factory=SchedulerNames)
 
 
 class Inquiries:
@@ -94,6 +102,7 @@ class Inquiries:
             quarantine=None if hold is None else self._notice(hold),
             decisions=self._records.decisions.about(ref.uid) if ref.uid else (),
             note=GATED if _is_gated(pod) else "",
+            warnings=unknown_names(pod),
         )
         settled = _settled(pod, known)
         if settled is not None:
@@ -109,14 +118,19 @@ class Inquiries:
             kept = self._kept_note(asker)
             judgement = await self._in_turns(judged(request, views, self._judge))
         fits = judgement.fitting_count > 0 and hold is None
-        return replace(
+        schedulers = self._records.schedulers
+        answer = replace(
             known,
             standing=PodStanding.FITS if fits else PodStanding.REFUSED,
             problem="" if hold is None else REASON,
             request=described(request),
             judgement=judgement,
-            note=" ".join(filter(None, (known.note, kept, NOTE))),
+            note=" ".join(filter(None, (known.note, "" if schedulers else NEVER_ASKED, kept, NOTE))),
         )
+        if schedulers.serve(pod):
+            return answer
+        problem = NOT_ASKED.format(scheduler_of(pod), ", ".join(schedulers.names()))
+        return replace(answer, standing=PodStanding.OTHER_SCHEDULER, problem=problem)
 
     async def what_if(self, pod: JsonObject, replicas: int) -> Forecast:
         self._refuse_unready()

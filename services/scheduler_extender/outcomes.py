@@ -19,6 +19,8 @@ from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.views import Viewer, ViewOf
 
 MAX_RECENT = 32
+RUNNERS_UP = 2
+"""How many nodes beyond those that a filter answers are kept for `explain`."""
 
 # A look at the best nodes alone pays if at least one of so many nodes is offered.
 _OFFERED_OF_ALL = 2
@@ -69,7 +71,7 @@ class Outcomes:
     def best(
         self, request: PodRequest, count: int, offered: OfferedNames, view_of: ViewOf
     ) -> list[Ranked] | None:
-        """The best nodes that are offered; None if that is not to be seen at a glance.
+        """The best nodes that are offered, `count` and a few more; None if that can't be seen at a glance.
 
         How good a node is does not depend on who else is offered, and mostly nearly all are. So the best of
         all are likely to be among them, and that is much less to look for than all names.
@@ -79,8 +81,8 @@ class Outcomes:
             return None
         with _as_seen(self.fleet, viewer.own_views()):
             tries = max(_LEAST_TRIES, _TRIES_FOR_EACH * count)
-            found = self.fleet.best(Question(request), count, offered, tries)
-        return found if len(found) == count else None
+            found = self.fleet.best(Question(request), count + RUNNERS_UP, offered, tries)
+        return found if len(found) >= count else None
 
     def remember(self, request: PodRequest, best: Sequence[Ranked], view_of: ViewOf) -> None:
         """kube-scheduler asks again about the nodes it was given, a moment later."""

@@ -13,6 +13,7 @@ from services.scheduler_extender.admission import admit
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.pods import asker_of
 from services.scheduler_extender.quarantine import Quarantine, workload_of
+from services.scheduler_extender.schedulers import SchedulerNames
 from services.scheduler_extender.verdicts import (
     Preferences,
     filter_nodes,
@@ -39,11 +40,13 @@ class Verbs:
         bindings: Bindings,
         preferences: Preferences,
         quarantine: Quarantine | None = None,
+        schedulers: SchedulerNames | None = None,
     ) -> None:
         self._bench = bench
         self._bindings = bindings
         self._preferences = preferences
         self._quarantine = quarantine or Quarantine()
+        self._schedulers = SchedulerNames() if schedulers is None else schedulers
 
     async def answer(self, verb: str, body: bytes) -> bytes:
         """Raise InvalidRequestError for a body that is no call of this verb."""
@@ -68,9 +71,12 @@ class Verbs:
     def _filter(self, body: bytes) -> bytes:
         call = wire.parse_nodes_call(body)
         ref = pod_ref(call.pod)
+        self._schedulers.note_call(call.pod)
         answer = self._filtered(call, ref)
         if not answer.node_names and call.node_names:
             self._record_refusal(ref, summary({**answer.failed, **answer.hopeless}))
+        elif answer.best:
+            self._bench.comparison.note_best(ref.uid, answer.best)
         return wire.encode_filter(call, answer)
 
     def _filtered(self, call: wire.NodesCall, ref: PodRef) -> wire.FilterAnswer:

@@ -18,7 +18,7 @@ from gpuloom.placement.reasons import DETAILED, Reason, refusal
 from gpuloom.placement.score import MAX_EXTENDER_SCORE, Ranked, extender_scores, in_order
 from gpuloom.placement.survey import Survey
 from services.scheduler_extender.offered import OfferedNames
-from services.scheduler_extender.outcomes import Outcomes
+from services.scheduler_extender.outcomes import RUNNERS_UP, Outcomes
 from services.scheduler_extender.views import ViewOf
 from services.scheduler_extender.wire import FilterAnswer
 
@@ -58,18 +58,19 @@ def filter_nodes(
     if wanted is not None:
         best = outcomes.best(request, wanted, offered, view_of)
         if best is not None:
-            return _shortlisted(request, best, view_of, outcomes)
+            return _shortlisted(request, best, wanted, view_of, outcomes)
     findings = outcomes.on(request, offered.all(), view_of)
     survey = findings.survey
     if wanted is not None and len(survey.fitting) >= wanted:
-        best = [scored.ranked for scored in survey.shortlist(wanted)]
-        return _shortlisted(request, best, view_of, outcomes)
+        best = [scored.ranked for scored in survey.shortlist(wanted + RUNNERS_UP)]
+        return _shortlisted(request, best, wanted, view_of, outcomes)
     failed, hopeless = _refused(survey)
     hopeless |= dict.fromkeys(findings.unknown, UNKNOWN_NODE)
     fitting = [scored.ranked for scored in survey.ranked()]
     if wanted is not None:
         outcomes.remember(request, fitting, view_of)
-    return FilterAnswer(tuple(scored.name for scored in fitting), failed, hopeless)
+    names = tuple(scored.name for scored in fitting)
+    return FilterAnswer(names, failed, hopeless, names[: 1 + RUNNERS_UP])
 
 
 def refuse_all(names: Iterable[str], reason: str) -> FilterAnswer:
@@ -130,12 +131,13 @@ def summary(refusals: Mapping[str, str]) -> str:
 
 
 def _shortlisted(
-    request: PodRequest, best: Sequence[Ranked], view_of: ViewOf, outcomes: Outcomes
+    request: PodRequest, best: Sequence[Ranked], wanted: int, view_of: ViewOf, outcomes: Outcomes
 ) -> FilterAnswer:
     # A single node is not asked about again.
-    if len(best) > 1:
-        outcomes.remember(request, best, view_of)
-    return FilterAnswer(tuple(scored.name for scored in best), {}, {})
+    if wanted > 1:
+        outcomes.remember(request, best[:wanted], view_of)
+    names = tuple(scored.name for scored in best)
+    return FilterAnswer(names[:wanted], {}, {}, names[: 1 + RUNNERS_UP])
 
 
 def _refused(survey: Survey) -> tuple[dict[str, str], dict[str, str]]:

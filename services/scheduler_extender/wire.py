@@ -46,11 +46,15 @@ class BindCall:
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """`failed` may be cured by evicting pods, `hopeless` may not; both say why, per node."""
+    """`failed` may be cured by evicting pods, `hopeless` may not; both say why, per node.
+
+    `best` are the best nodes, best first, and may be more than are answered: they are kept for `explain`.
+    """
 
     node_names: tuple[str, ...]
     failed: Mapping[str, str]
     hopeless: Mapping[str, str]
+    best: tuple[str, ...] = ()
 
 
 def parse_nodes_call(body: bytes) -> NodesCall:

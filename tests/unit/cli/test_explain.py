@@ -25,7 +25,7 @@ from gpuloom.model.explanation import (
     ReasonCount,
 )
 from gpuloom.model.gpu import DeviceRef
-from gpuloom.model.ledger import Decision, Verdict
+from gpuloom.model.ledger import Decision, NodeScore, Verdict
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
 
@@ -205,3 +205,37 @@ def test_a_failure_is_one_line_and_its_exit_code(
     said = capsys.readouterr().err
     assert (found, said.count("\n")) == (code, 1), said
     assert complaint in said
+
+
+def test_a_bound_pod_shows_the_scores_of_its_node_and_of_the_runners_up() -> None:
+    scores = (NodeScore("n1", 81.25, 50.0, 90.0, 100.0), NodeScore("n2", 80.0, 50.0, 88.0, 98.0))
+    decision = Decision(NOW, POD, Verdict.BOUND, "n1", (WHOLE,), scores=scores)
+
+    lines = shown(
+        Explanation(POD, PodStanding.BOUND, node_name="n1", devices=(WHOLE,), decisions=(decision,))
+    )
+
+    assert lines.splitlines()[3:7] == [
+        "why n1: the best score when it was chosen",
+        "NODE  TOTAL  TOPOLOGY  RESOURCE  BALANCE",
+        "n1    81.2   50.0      90.0      100.0",
+        "n2    80.0   50.0      88.0      98.0",
+    ]
+
+
+def test_another_scheduler_and_misspelled_names_are_told_before_anything_else() -> None:
+    explanation = Explanation(
+        POD,
+        PodStanding.OTHER_SCHEDULER,
+        request="nvidia.com/gpu: 4",
+        problem="the pod names the scheduler 'volcano'",
+        judgement=REFUSED,
+        warnings=("annotation gpuloom.dev/topolgy means nothing",),
+    )
+
+    assert shown(explanation).splitlines()[:4] == [
+        "team/train: waits for a scheduler that does not ask GPULoom",
+        "asks for nvidia.com/gpu: 4",
+        "problem: the pod names the scheduler 'volcano'",
+        "warning: annotation gpuloom.dev/topolgy means nothing",
+    ]

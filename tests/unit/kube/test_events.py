@@ -1,6 +1,7 @@
 import pytest
 
 from gpuloom.errors import GpuloomError, NotAllowedError, NotFoundError, UnavailableError
+from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.events import EventRecorder, EventSettings
 from gpuloom.kube.objects import JsonObject, key_of
 from gpuloom.kube.resources import Resource
@@ -15,6 +16,8 @@ class MemoryEvents:
 
     async def create(self, resource: Resource, obj: JsonObject) -> JsonObject:
         self._write()
+        if key_of(obj) in self.events:
+            raise AlreadyExistsError("exists")
         self.events[key_of(obj)] = obj
         return obj
 
@@ -144,3 +147,18 @@ async def test_no_text_is_too_strange_to_be_recorded(message: str) -> None:
 
     (event,) = api.events.values()
     assert len(event["message"].encode()) <= 1024
+
+
+async def test_what_is_told_once_is_not_told_again_by_another_replica_or_run() -> None:
+    api, clock = MemoryEvents(), FakeClock()
+
+    for _ in range(2):
+        recorder = a_recorder(api, clock)
+        for _ in range(2):
+            recorder.warn_once(a_pod(), "UnknownName", "did you mean that?")
+            await recorder.write_due()
+            await clock.advance(60.0)
+
+    (event,) = api.events.values()
+    assert (event["count"], recorder.dropped) == (1, 0)
+    assert api.writes == 2

@@ -13,6 +13,7 @@ from services.scheduler_extender.judge import Judge
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.quarantine import Quarantine
+from services.scheduler_extender.schedulers import SchedulerNames
 from services.scheduler_extender.state import ClusterState
 from tests.unit.scheduler_extender.builders import HandClock, a_node
 
@@ -37,11 +38,13 @@ class InquiryDesk:
         pods: Iterable[JsonObject] = (),
         clock: Clock | None = None,
         unready_reason: Callable[[], str] = lambda: "",
+        schedulers: Iterable[str] = ("default-scheduler",),
     ) -> None:
         self.clock = clock or HandClock()
         self.state = ClusterState(Ledger(30.0), lambda: False, self.clock)
         self.decisions = DecisionLog(self.clock)
         self.quarantine = Quarantine()
+        self.schedulers = SchedulerNames(schedulers)
         nodes = [a_node(node.state.node_name, node.state.node_uid) for node in facts]
         shown = list(pods)
         for node in nodes:
@@ -50,6 +53,8 @@ class InquiryDesk:
             self.state.observe_facts(node_facts.state.node_uid, node_facts)
         for pod in shown:
             self.state.observe_pod(Change(None, pod))
-        records = Records(self.state.views, self.decisions, self.quarantine, Shown(nodes), Shown(shown))
+        records = Records(
+            self.state.views, self.decisions, self.quarantine, Shown(nodes), Shown(shown), self.schedulers
+        )
         judge = Judge(Outcomes(ScoreWeights()))
         self.inquiries = Inquiries(records, judge, unready_reason, self.clock)

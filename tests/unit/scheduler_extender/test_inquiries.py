@@ -14,7 +14,7 @@ from gpuloom.model.ledger import Decision, Verdict
 from gpuloom.placement.reasons import KEPT
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.types_pb2 import PodRef
-from services.scheduler_extender.inquiries import GATED, KEPT_NOTE, MAX_WAITING, NOTE, Inquiries
+from services.scheduler_extender.inquiries import GATED, KEPT_NOTE, MAX_WAITING, NEVER_ASKED, NOTE, Inquiries
 from services.scheduler_extender.ledger import Attempt
 from services.scheduler_extender.quarantine import FREE_FAILURES, REASON, workload_of
 from services.scheduler_extender.server import MAX_POD_BYTES, SchedulerExtenderServer
@@ -291,3 +291,37 @@ async def test_a_node_that_is_kept_for_a_pod_that_waits_for_room_says_so() -> No
 
     assert found.judgement is not None
     assert [(reason.reason, reason.resolvable) for reason in found.judgement.reasons] == [(KEPT, True)]
+
+
+async def test_a_pod_of_another_scheduler_is_told_so_first() -> None:
+    pod = a_pod(POD)
+    pod["spec"]["schedulerName"] = "volcano"
+    desk = a_desk(pod)
+    desk.schedulers.note_call(a_pod(a_ref("other")))
+
+    found = await desk.inquiries.explain_named("default", "pod")
+
+    assert found.standing is PodStanding.OTHER_SCHEDULER
+    assert "'volcano'" in found.problem
+    assert "default-scheduler" in found.problem
+    assert found.judgement is not None
+
+
+async def test_before_any_scheduler_has_asked_nobody_is_called_another() -> None:
+    pod = a_pod(POD)
+    pod["spec"]["schedulerName"] = "volcano"
+    desk = InquiryDesk(some_facts("n1", a_gpu("GPU-n1")), pods=[pod], schedulers=())
+
+    found = await desk.inquiries.explain_named("default", "pod")
+
+    assert found.standing is PodStanding.FITS
+    assert NEVER_ASKED in found.note
+
+
+async def test_a_misspelled_wish_is_named() -> None:
+    pod = a_pod(POD, annotations={"gpuloom.dev/gpu-modell": "A100"})
+
+    found = await a_desk(pod).inquiries.explain_named("default", "pod")
+
+    assert found.standing is PodStanding.FITS
+    assert "did you mean gpuloom.dev/gpu-model?" in found.warnings[0]

@@ -1,4 +1,4 @@
-"""How leadership and failpoints are configured."""
+"""How leadership and failpoints are configured, and which settings don't go together."""
 
 import asyncio
 
@@ -96,3 +96,18 @@ async def test_a_failpoint_holds_the_first_binding_and_no_other() -> None:
     await first
 
     assert (early, len(api.bindings)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"GPULOOM_EXTENDER_BIND_TIMEOUT": "5s"}, "GPULOOM_EXTENDER_BIND_TIMEOUT"),
+        ({"GPULOOM_EXTENDER_BIND_TIMEOUT": "500ms"}, "GPULOOM_EXTENDER_BIND_TIMEOUT"),
+        ({"GPULOOM_EXTENDER_SETTLE": "60s"}, "GPULOOM_EXTENDER_SETTLE"),
+        ({"GPULOOM_EXTENDER_FACTS_TTL": "60s"}, "GPULOOM_EXTENDER_SETTLE"),
+        ({"GPULOOM_DISCOVERY_AGENT_TTL": "60s"}, "GPULOOM_EXTENDER_SETTLE"),
+    ],
+)
+def test_settings_that_are_not_safe_together_are_refused(settings: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        config(**settings)
