@@ -24,6 +24,9 @@ from services.discovery.agents import AgentSource
 from services.discovery.trust import LAG_GRACE_S
 from services.discovery.writer.config import WriterConfig
 
+HEARTBEATS_A_TTL = 2
+"""One late heartbeat must not close a node."""
+
 
 def label_pair(raw: str) -> str:
     """`name=value`."""
@@ -71,6 +74,12 @@ class DiscoveryConfig:
         default=30.0,
         parse=seconds,
         help="An agent silent for longer makes its node untrusted",
+    )
+    agent_heartbeat_s: float = setting(
+        "GPULOOM_AGENT_HEARTBEAT_INTERVAL",
+        default=5.0,
+        parse=seconds,
+        help="What the agents are set to; only checked against GPULOOM_DISCOVERY_AGENT_TTL",
     )
     lag_grace_s: float = setting(
         "GPULOOM_DISCOVERY_LAG_GRACE",
@@ -135,3 +144,10 @@ class DiscoveryConfig:
     def problems(self) -> Iterator[str]:
         if self.agent_source is AgentSource.FILE and self.agents_file is None:
             yield "GPULOOM_DISCOVERY_AGENTS=file needs GPULOOM_AGENTS_FILE"
+        least_s = HEARTBEATS_A_TTL * self.agent_heartbeat_s
+        if self.agent_ttl_s < least_s:
+            yield (
+                f"GPULOOM_DISCOVERY_AGENT_TTL must be at least {least_s:g}s, not {self.agent_ttl_s:g}s: an "
+                f"agent with nothing to tell is silent for {self.agent_heartbeat_s:g}s "
+                f"(GPULOOM_AGENT_HEARTBEAT_INTERVAL), and one late heartbeat must not close its node"
+            )

@@ -21,6 +21,7 @@ class Driver(StrEnum):
     SIMULATED = "simulated"
 
 
+INTERVALS_A_TTL = 2
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 
@@ -46,8 +47,27 @@ class Timing:
         "GPULOOM_AGENT_HEARTBEAT_INTERVAL",
         default=5.0,
         parse=seconds,
-        help="How long a stream may be silent; keep it well below the reader's TTL of 30s",
+        help="How long a stream may be silent",
     )
+    reader_ttl_s: float = setting(
+        "GPULOOM_DISCOVERY_AGENT_TTL",
+        default=30.0,
+        parse=seconds,
+        help="What discovery is set to; only checked against the intervals of this agent",
+    )
+
+    def problems(self) -> Iterator[str]:
+        most_s = self.reader_ttl_s / INTERVALS_A_TTL
+        intervals = {
+            "GPULOOM_AGENT_HEARTBEAT_INTERVAL": self.heartbeat_interval_s,
+            "GPULOOM_AGENT_SAMPLE_INTERVAL": self.sample_interval_s,
+        }
+        for name, interval_s in intervals.items():
+            if interval_s > most_s:
+                yield (
+                    f"{name} must be at most {most_s:g}s, not {interval_s:g}s: discovery distrusts a node "
+                    f"whose agent is silent for {self.reader_ttl_s:g}s (GPULOOM_DISCOVERY_AGENT_TTL)"
+                )
 
 
 @dataclass(frozen=True)

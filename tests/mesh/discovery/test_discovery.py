@@ -241,6 +241,7 @@ async def discovery_with(mesh: Mesh, **settings: str) -> Service:
     """Discovery with these settings, and times that suit a test."""
     own = {
         "DISCOVERY_AGENT_TTL": AGENT_TTL,
+        "AGENT_HEARTBEAT_INTERVAL": "100ms",
         "DISCOVERY_PUBLISH_INTERVAL": "20ms",
         "DISCOVERY_HEARTBEAT_INTERVAL": "200ms",
         "GRPC_HOST": "127.0.0.1",

@@ -131,6 +131,7 @@ class Mesh:
         )
         own = {
             "GPULOOM_DISCOVERY_AGENT_TTL": AGENT_TTL,
+            "GPULOOM_AGENT_HEARTBEAT_INTERVAL": "100ms",
             "GPULOOM_DISCOVERY_PUBLISH_INTERVAL": "20ms",
             "GPULOOM_DISCOVERY_HEARTBEAT_INTERVAL": "200ms",
             "GPULOOM_GRPC_HOST": "127.0.0.1",

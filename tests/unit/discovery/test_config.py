@@ -38,3 +38,9 @@ def test_the_labels_of_agents_are_those_that_ship_unless_set() -> None:
 def test_a_selector_that_is_no_list_of_labels_is_refused(selector: str) -> None:
     with pytest.raises(ConfigError, match="name=value"):
         loaded(DISCOVERY_AGENT_SELECTOR=selector)
+
+
+def test_an_agent_may_miss_one_heartbeat_within_its_ttl() -> None:
+    with pytest.raises(ConfigError, match="AGENT_TTL must be at least 10s"):
+        loaded(DISCOVERY_AGENT_TTL="9s")
+    assert loaded(DISCOVERY_AGENT_TTL="9s", AGENT_HEARTBEAT_INTERVAL="2s").agent_ttl_s == 9.0
