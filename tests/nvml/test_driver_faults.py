@@ -200,6 +200,42 @@ async def test_a_gpu_that_fell_off_the_bus_is_lost_and_recovers_after_its_reset(
     assert back.gpus[0].health_reason == ""
 
 
+async def test_thousands_of_application_errors_hide_no_error_of_the_gpu(machine: Make) -> None:
+    state = machine(some_gpus(2))
+
+    async with a_driver() as driver:
+        await driver.read()
+        waited = state.calls().get("nvmlEventSetWait_v2", 0)
+        state.report_xid(0, 79)
+        state.report_xid(0, 31, times=3000)
+        await until(lambda: state.calls()["nvmlEventSetWait_v2"] > waited + 3001)
+        reading = await driver.read()
+
+    assert healths(reading) == [GpuHealth.UNHEALTHY, GpuHealth.HEALTHY]
+    assert "XID 79" in reading.gpus[0].health_reason
+    assert reading.last_xids == {DeviceRef(uuid(0)): 31}
+
+
+async def test_an_error_is_heard_though_the_session_is_opened_anew_before_the_next_sample(
+    machine: Make,
+) -> None:
+    state = machine(some_gpus(2))
+    clock = FakeClock()
+
+    async with NvmlDriver(load_catalog(), clock, QUICK) as driver:
+        await driver.read()
+        state.set({"gpu.1.fault": GPU_IS_LOST})
+        await driver.read()
+        waited = state.calls()["nvmlEventSetWait_v2"]
+        state.report_xid(0, 95)
+        await until(lambda: state.calls()["nvmlEventSetWait_v2"] > waited + 1)
+        await clock.advance(QUICK.first_reopen_s)
+        reading = await driver.read()
+
+    assert state.calls()["nvmlShutdown"] >= 1
+    assert "XID 95" in reading.gpus[0].health_reason
+
+
 async def test_a_fault_is_over_when_the_driver_has_settled_and_asks_for_nothing(machine: Make) -> None:
     state = machine(some_gpus(1))
     clock = FakeClock()

@@ -128,11 +128,15 @@ class NvmlDriver:
     async def _opened(self) -> Session:
         if self._session is not None and not self._reopening_due():
             return self._session
-        started = self._session_lane.start(partial(self._open, self._session, self._slots))
+        before = self._session
+        started = self._session_lane.start(partial(self._open, before, self._slots))
         await wait_for(self._clock, self._options.open_patience_s, started)
         outcome = self._session_lane.take()
         if outcome is None:
             raise UnavailableError("the NVIDIA driver does not answer: opening it takes too long or hangs")
+        if before is not None:
+            # What it reported between the last sample and its end.
+            self._hear(before)
         self._session = None
         if outcome.value is None:
             raise self._not_opened(outcome)
@@ -204,8 +208,14 @@ class NvmlDriver:
         return answer
 
     def _hear(self, session: Session) -> None:
-        for event in session.events.take() if session.events is not None else ():
-            fields = {"gpu": event.gpu_uuid, "xid": event.xid, "instance": event.instance}
+        known = self._ledger.memories
+        for event in session.events.take(known) if session.events is not None else ():
+            fields = {
+                "gpu": event.gpu_uuid,
+                "xid": event.xid,
+                "instance": event.instance,
+                "times": event.times,
+            }
             _log.warning("a GPU reported an error", extra=fields)
             self._ledger.hear(event, self._clock.monotonic())
             for slot in self._slots:

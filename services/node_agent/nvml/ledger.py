@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.mig import MigPlacement
-from services.node_agent.nvml.events import XidEvent
 from services.node_agent.nvml.failure import Failure
 from services.node_agent.nvml.health import (
     Condition,
@@ -26,6 +25,7 @@ from services.node_agent.nvml.record import KeptGpu, Record
 from services.node_agent.nvml.roster import Member, Roster, enroll
 from services.node_agent.nvml.session import Look
 from services.node_agent.nvml.topology import Wiring
+from services.node_agent.nvml.xids import XidEvent
 
 GONE = "the driver no longer shows this GPU"
 

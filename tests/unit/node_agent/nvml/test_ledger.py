@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
 from services.node_agent.nvml.account import reading_of
-from services.node_agent.nvml.events import XidEvent
 from services.node_agent.nvml.failure import failure_of_code
 from services.node_agent.nvml.health import HealthFacts
 from services.node_agent.nvml.inventory import Identity
@@ -18,6 +17,7 @@ from services.node_agent.nvml.processes import ListedProcess
 from services.node_agent.nvml.record import Record
 from services.node_agent.nvml.session import Acquaintance, Look, SlowPart
 from services.node_agent.nvml.usage import SlowSample
+from services.node_agent.nvml.xids import XidEvent
 from services.node_agent.readings import DriverReading, GpuSample
 
 WELL = HealthFacts(recovery_action=0)
