@@ -9,6 +9,7 @@ from gpuloom.runtime.config import setting
 from gpuloom.runtime.parsers import choice, comma_list, port, quoted, text
 
 HOSTNAME_LABELS = ("Hostname", "hostname")
+GPU_OPERATOR_NAMESPACE = "gpu-operator"
 
 
 class ExporterMode(StrEnum):
@@ -64,9 +65,9 @@ class ExporterConfig:
     )
     dcgm_namespaces: tuple[str, ...] = setting(
         "GPULOOM_AGENT_DCGM_NAMESPACES",
-        default=(),
+        default=(GPU_OPERATOR_NAMESPACE,),
         parse=comma_list(text),
-        help="Namespaces in which a pod is believed to be dcgm-exporter; not set: all",
+        help="Namespaces in which a pod is believed to be dcgm-exporter; pods elsewhere change nothing",
     )
 
     def problems(self) -> Iterator[str]:
