@@ -171,6 +171,21 @@ async def test_a_slow_gpu_is_still_read(machine: Make) -> None:
     assert healths(reading) == [GpuHealth.HEALTHY, GpuHealth.HEALTHY]
 
 
+async def test_the_sample_of_a_slow_gpu_does_not_come_and_go(machine: Make) -> None:
+    state = machine(some_gpus(2))
+
+    async with a_driver(replace(QUICK, limits=LaneLimits())) as driver:
+        await driver.read()
+        # Longer than a sample waits.
+        state.set({"gpu.0.latency_ms.nvmlDeviceGetFieldValues": 250, "all.power_mw": 70000})
+        slow = await driver.read()
+        answered = await read_until(driver, lambda reading: len(reading.usage) == 2)
+
+    assert [usage.gpu_uuid for usage in slow.usage] == [uuid(1)]
+    assert [slow.samples[uuid(gpu)].power_w for gpu in range(2)] == [61.5, 70.0]
+    assert answered.samples[uuid(0)].power_w == 70.0
+
+
 async def test_an_applications_error_is_not_the_gpus(machine: Make) -> None:
     state = machine(some_gpus(2))
 

@@ -10,6 +10,7 @@ from services.node_agent.exporter.config import ExporterConfig, ExporterMode
 from services.node_agent.exporter.dcgm_reader import DcgmReader, FilledDriver, ReaderParts
 from services.node_agent.exporter.detection import DcgmPods
 from services.node_agent.exporter.exporter import Exporter, Note, Shown
+from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
 from services.node_agent.ports import GpuDriver
@@ -85,7 +86,7 @@ async def start_exporter(
     if config.mode is ExporterMode.OFF or (config.mode is ExporterMode.AUTO and simulated):
         return NodeExport(app, config, pods, None)
     metrics = ExporterMetrics(app.registry)
-    exporter = Exporter(config.hostname_label, app.clock, metrics)
+    exporter = Exporter(PageFormat(config.hostname_label), app.clock, metrics)
     server = ExporterServer(exporter, config.host, config.port, metrics)
     reader = None
     if config.mode in (ExporterMode.AUTO, ExporterMode.READ):

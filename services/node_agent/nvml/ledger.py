@@ -32,13 +32,18 @@ GONE = "the driver no longer shows this GPU"
 
 @dataclass(slots=True)
 class Memory:
-    """One GPU. `look` is the newest if the GPU answered the last one, `processes` None if not known."""
+    """One GPU. `look` is the newest, of `looked_at_s`; None if the GPU failed, or was silent for too long.
+
+    `fresh`: it is of the last sample. `processes` is None if they are not known.
+    """
 
     condition: Condition = field(default_factory=Condition)
     health: tuple[GpuHealth, str] = (GpuHealth.UNKNOWN, "the GPU was not looked at yet")
     layout: MigLayout = field(default_factory=MigLayout)
     wiring: Wiring | None = None
     look: Look | None = None
+    looked_at_s: float = 0.0
+    fresh: bool = False
     processes: tuple[ListedProcess, ...] | None = None
     last_xids: dict[MigPlacement | None, int] = field(default_factory=dict)
 
@@ -54,7 +59,9 @@ class Place:
 
 
 class Ledger:
-    def __init__(self) -> None:
+    def __init__(self, hold_s: float = 0.0) -> None:
+        """What a GPU said stays shown for `hold_s` while it is slow to answer again."""
+        self._hold_s = hold_s
         self.roster: Roster = {}
         self.memories: dict[str, Memory] = {}
 
@@ -107,8 +114,15 @@ class Ledger:
         nameless = {place.index: place for place in places if not place.uuid}
         for uuid, memory in self.memories.items():
             place = by_uuid.get(uuid) or nameless.get(self.roster[uuid].index)
-            memory.look = None if place is None else place.look
+            self._take_look(memory, place, now_s)
             _judge(memory, place, now_s)
+
+    def _take_look(self, memory: Memory, place: Place | None, now_s: float) -> None:
+        memory.fresh = place is not None and place.look is not None
+        if place is not None and place.look is not None:
+            memory.look, memory.looked_at_s = place.look, now_s
+        elif place is None or place.failure is not None or now_s - memory.looked_at_s > self._hold_s:
+            memory.look = None
 
 
 def _judge(memory: Memory, place: Place | None, now_s: float) -> None:

@@ -94,6 +94,34 @@ def test_a_gpu_that_has_not_answered_yet_is_not_taken_for_lost() -> None:
     assert healths(ledger) == {"a": GpuHealth.UNKNOWN}
 
 
+def test_a_slow_gpu_keeps_its_last_sample_until_that_is_too_old() -> None:
+    a, b = a_look("a"), a_look("b")
+    ledger = Ledger(hold_s=12.0)
+    ledger.meet(a, 0)
+    ledger.meet(b, 1)
+    ledger.judge([a_place(0, a), a_place(1, b)], now_s=100.0)
+
+    slow = [Place(0, "a", None, None), a_place(1, b)]
+    ledger.judge(slow, now_s=112.0)
+    held = reading(ledger)
+    ledger.judge(slow, now_s=112.5)
+    old = reading(ledger)
+
+    assert (set(held.samples), [usage.gpu_uuid for usage in held.usage]) == ({"a", "b"}, ["b"])
+    assert set(old.samples) == {"b"}
+
+
+def test_a_gpu_that_failed_keeps_no_sample() -> None:
+    a = a_look("a")
+    ledger = Ledger(hold_s=12.0)
+    ledger.meet(a, 0)
+    ledger.judge([a_place(0, a)], now_s=100.0)
+
+    ledger.judge([Place(0, "a", None, LOST)], now_s=101.0)
+
+    assert reading(ledger).samples == {}
+
+
 def test_an_error_of_a_gpu_that_is_not_known_is_nobodys() -> None:
     ledger = a_ledger(a_look("a"))
 
