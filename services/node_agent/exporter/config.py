@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuloom.runtime.config import setting
-from gpuloom.runtime.parsers import choice, comma_list, port, quoted, text
+from gpuloom.runtime.parsers import choice, comma_list, existing_file, port, quoted, text
 
 HOSTNAME_LABELS = ("Hostname", "hostname")
 GPU_OPERATOR_NAMESPACE = "gpu-operator"
@@ -56,6 +57,12 @@ class ExporterConfig:
         default=HOSTNAME_LABELS[0],
         parse=_hostname_label,
         help="Label with the node's name: Hostname, or hostname as newer versions of dcgm-exporter write it",
+    )
+    counters_file: Path | None = setting(
+        "GPULOOM_AGENT_EXPORTER_COUNTERS_FILE",
+        default=None,
+        parse=existing_file,
+        help="Which metrics to show, as a CSV file in dcgm-exporter's format; not set: all but duplicates",
     )
     dcgm_url: str | None = setting(
         "GPULOOM_AGENT_DCGM_URL",
