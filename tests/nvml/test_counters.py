@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from gpuloom.catalog import load_catalog
+from gpuloom.model.gpu import GpuUsage
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.nvml.driver import NvmlDriver
 from services.node_agent.nvml.slots import Tiers
+from services.node_agent.plausibility import Quantity, sift
 from services.node_agent.readings import GpuCounters
 from tests.nvml.drivers import QUICK, Make, a_driver, read_until
 from tests.nvml.machines import FUNCTION_NOT_FOUND, NOT_SUPPORTED, counting, some_gpus, uuid
@@ -74,6 +76,24 @@ async def test_counters_are_read_once_a_minute_and_at_once_after_an_error(machin
     assert (soon.counters.nvlink_crc_flit_errors, soon.clock_event_reasons) == (38, 8)
     assert later.counters.nvlink_crc_flit_errors == 999
     assert after_error.counters.nvlink_crc_flit_errors == 1000
+
+
+async def test_numbers_that_are_no_readings_do_not_get_far(machine: Make) -> None:
+    nonsense = {"utilization": 255, "temperature_c": -1, "power_mw": -1000, "memory_used_mib": 50_000}
+    machine(some_gpus(1) | {f"all.{key}": value for key, value in nonsense.items()})
+
+    async with a_driver() as driver:
+        reading, rejected = sift(await driver.read())
+
+    assert reading.usage == (GpuUsage(uuid(0)),)
+    assert reading.samples[uuid(0)].sm_clock_mhz == 1410
+    assert rejected == {
+        Quantity.UTILIZATION: 1,
+        Quantity.TEMPERATURE: 1,
+        Quantity.POWER: 1,
+        # What is used, and what would be left.
+        Quantity.MEMORY: 2,
+    }
 
 
 async def test_a_card_that_reports_no_errors_is_not_one_without_errors(machine: Make) -> None:
