@@ -1,5 +1,6 @@
 """Counters of errors and throttling, and whether XIDs are heard, through the real pynvml."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,15 @@ from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import GpuUsage
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.nvml.driver import NvmlDriver
+from services.node_agent.nvml.lane import LaneLimits
 from services.node_agent.nvml.slots import Tiers
+from services.node_agent.picture import Picture
 from services.node_agent.plausibility import Quantity, sift
-from services.node_agent.readings import GpuCounters
+from services.node_agent.readings import DriverReading, GpuCounters
 from tests.nvml.drivers import QUICK, Make, a_driver, read_until
 from tests.nvml.machines import FUNCTION_NOT_FOUND, NOT_SUPPORTED, counting, some_gpus, uuid
+from tests.unit.node_agent.exporter.builders import a_state
+from tests.unit.node_agent.exporter.test_exposition import written
 
 pytestmark = pytest.mark.real
 
@@ -114,3 +119,30 @@ async def test_without_events_nothing_is_said_of_errors(machine: Make, function:
         reading = await read_until(driver, lambda reading: not reading.xids_heard)
 
     assert reading.xids_heard == frozenset()
+
+
+async def test_the_series_of_a_slow_gpu_are_the_same_at_every_scrape(machine: Make) -> None:
+    state = machine(some_gpus(2) | counting())
+    scraped: list[set[bytes]] = []
+
+    async with a_driver(replace(QUICK, limits=LaneLimits())) as driver:
+        scraped.append(series(await driver.read()))
+        # Longer than a sample waits, so most of them come without the GPU.
+        state.set({"gpu.0.latency_ms.nvmlDeviceGetFieldValues": 250})
+        async with asyncio.timeout(10):
+            answered = 0
+            while answered < 2:
+                reading = await driver.read()
+                answered += len(reading.usage) == 2
+                scraped.append(series(reading))
+                await asyncio.sleep(0.02)
+
+    assert len(scraped) > 4
+    assert all(found == scraped[0] for found in scraped)
+    assert any(b"DCGM_FI_DEV_XID_ERRORS" in line and uuid(0).encode() in line for line in scraped[0])
+
+
+def series(reading: DriverReading) -> set[bytes]:
+    """Names and labels of what a scrape gets of this reading."""
+    text = written(Picture(a_state(*reading.gpus), reading, (), 0.0))
+    return {line.rsplit(b" ", 1)[0] for line in text.split(b"\n") if not line.startswith(b"#")}
