@@ -62,7 +62,8 @@ class ExporterConfig:
         "GPULOOM_AGENT_EXPORTER_COUNTERS_FILE",
         default=None,
         parse=existing_file,
-        help="Which metrics to show, as a CSV file in dcgm-exporter's format; not set: all but duplicates",
+        help="Which metrics to show, as a CSV file in dcgm-exporter's format; not set: its defaults, and "
+        "counters of errors and throttling",
     )
     dcgm_url: str | None = setting(
         "GPULOOM_AGENT_DCGM_URL",
