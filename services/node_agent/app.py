@@ -25,6 +25,10 @@ from services.node_agent.attribution.host_processes import HostProcesses
 from services.node_agent.config import AgentConfig, Driver
 from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
 
+# What a slow GPU said last is shown for so many samples, and for longer than it takes until a call counts as
+# hung: the series of a GPU that is only slow must not come and go.
+_HELD_SAMPLES = 3
+_LEAST_HOLD_S = 12.0
 # In mode gpuloom nothing is delivered until the container runtime has taken us as its plugin.
 _FIRST_DELIVERY = {NodeMode.NVIDIA: Delivery.DEVICE_PLUGIN, NodeMode.GPULOOM: Delivery.NONE}
 
@@ -51,7 +55,8 @@ async def build(app: App, config: AgentConfig) -> None:
 async def _nvml_parts(app: App, config: AgentConfig) -> Parts:
     if config.mode is None:
         raise InvalidRequestError("the node's mode is not set")
-    options = NvmlOptions(state_dir=config.state_dir)
+    hold_s = max(_HELD_SAMPLES * config.timing.sample_interval_s, _LEAST_HOLD_S)
+    options = NvmlOptions(state_dir=config.state_dir, hold_s=hold_s)
     driver = await app.enter(NvmlDriver(load_catalog(), app.clock, options))
     kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, driver.device_of_id))
     processes = HostProcesses(config.proc_dir)

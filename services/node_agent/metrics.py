@@ -1,11 +1,13 @@
 """What the agent tells Prometheus about itself. Agents of one process share one set of metrics."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gpuloom.model.gpu import GpuHealth
 from services.node_agent.node import Node
+from services.node_agent.plausibility import Quantity
 
 
 class AgentMetrics:
@@ -20,6 +22,14 @@ class AgentMetrics:
         self.look_duration = Histogram(
             "gpuloom_node_agent_look_duration_seconds", "Time to look at the node once", registry=registry
         )
+        self._implausible = Counter(
+            "gpuloom_node_agent_implausible_values_total",
+            "Values that the driver gave and that can't be true, so they were left out",
+            ["quantity"],
+            registry=registry,
+        )
+        for quantity in Quantity:
+            self._implausible.labels(quantity)
         self.readers = Gauge("gpuloom_node_agent_readers", "Open state streams", registry=registry)
         gpus = Gauge("gpuloom_node_agent_gpus", "GPUs by health", ["health"], registry=registry)
         for health in GpuHealth:
@@ -32,6 +42,10 @@ class AgentMetrics:
             registry=registry,
         )
         foreign.set_function(self._count_foreign)
+
+    def count_implausible(self, rejected: Mapping[Quantity, int]) -> None:
+        for quantity, count in rejected.items():
+            self._implausible.labels(quantity).inc(count)
 
     def watch(self, node: Node) -> None:
         """Count this node from now on."""

@@ -18,6 +18,7 @@ from services.node_agent.attribution.holders import (
 from services.node_agent.attribution.ownership import OwnedProcess
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
+from services.node_agent.plausibility import sift
 from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, Runtime
 from services.node_agent.readings import DriverReading
 from services.node_agent.state import Observation, next_state
@@ -110,9 +111,11 @@ class Sampler:
 
     async def _read_driver(self) -> tuple[DriverReading | None, str]:
         try:
-            return await self._driver.read(), ""
+            reading, rejected = sift(await self._driver.read())
         except GpuloomError as error:
             return None, str(error)
+        self._metrics.count_implausible(rejected)
+        return reading, ""
 
     def _report(self, seen: Observation) -> None:
         """Count every look once, by its gravest problem, and log each part when its problem changes."""

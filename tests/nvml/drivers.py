@@ -20,7 +20,7 @@ Make = Callable[[Mapping[str, object]], Standin]
 QUICK = NvmlOptions(
     sysfs=Path("/nonexistent"),
     limits=LaneLimits(hang_after_s=0.3, max_abandoned=2, first_pause_s=0.1, pause_cap_s=0.2),
-    tiers=Tiers(slow_interval_s=0.0, process_interval_s=0.0, wiring_interval_s=60.0),
+    tiers=Tiers(slow_interval_s=0.0, process_interval_s=0.0, wiring_interval_s=60.0, counter_interval_s=0.0),
     patience_s=0.2,
     event_wait_s=0.02,
     first_reopen_s=0.2,

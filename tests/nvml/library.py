@@ -55,11 +55,11 @@ class Standin:
         self._keys = {key: value for key, value in self._keys.items() if "hang" not in key.split(".")}
         self._write()
 
-    def report_xid(self, gpu: int, xid: int, instance: int | None = None) -> None:
-        """On the GPU instance of this number, or on the whole GPU."""
+    def report_xid(self, gpu: int, xid: int, instance: int | None = None, times: int = 1) -> None:
+        """On the GPU instance of this number, or on the whole GPU; so often in a row."""
         where = "-1 -1" if instance is None else f"{instance} 0"
         with self._beside(".events").open("a") as file:
-            file.write(f"{gpu} {XID_EVENT} {xid} {where}\n")
+            file.write(f"{gpu} {XID_EVENT} {xid} {where}\n" * times)
 
     def reset_gpu(self, gpu: int) -> None:
         """A pending MIG mode takes effect, and no instance survives."""

@@ -65,6 +65,20 @@ def some_gpus(count: int, product: str = "NVIDIA A100-SXM4-40GB") -> dict[str, o
     return keys
 
 
+def counting() -> dict[str, object]:
+    """What all GPUs count of errors and throttling, each another number."""
+    policies = ("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability")
+    fields = (29, 30, 31, 38, 45, 52, 59)
+    return {
+        "all.clock.event_reasons": 4,
+        "all.ecc.volatile.corrected": 11,
+        "all.ecc.aggregate.corrected": 12,
+        "all.ecc.aggregate.uncorrected": 13,
+        **{f"all.violation.{policy}_ns": 1000 + place for place, policy in enumerate(policies)},
+        **{f"all.field.{field}": field for field in fields},
+    }
+
+
 def nvswitch_machine(count: int = 8, links: int = 12) -> dict[str, object]:
     links_of_all = {f"all.link.{link}": f"switch 00000000:C{link % 6:X}:00.0" for link in range(links)}
     return some_gpus(count) | links_of_all

@@ -4,7 +4,7 @@ import pytest
 
 from tests.nvml.drivers import CALM, Make, a_driver
 from tests.nvml.library import Standin
-from tests.nvml.machines import mig_machine, nvswitch_machine, seven_each
+from tests.nvml.machines import counting, mig_machine, nvswitch_machine, seven_each
 
 pytestmark = pytest.mark.real
 
@@ -35,7 +35,7 @@ async def test_a_look_makes_few_calls(
 
 
 async def test_a_look_that_reads_everything_stays_affordable(machine: Make) -> None:
-    state = machine(mig_machine(8) | {"all.gpm": 1})
+    state = machine(mig_machine(8) | counting() | {"all.gpm": 1})
     state.put_instances(*seven_each(8))
 
     async with a_driver() as driver:

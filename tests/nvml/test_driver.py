@@ -146,6 +146,7 @@ async def test_a_sample_is_what_the_driver_says(machine: Make) -> None:
             uncorrected_remapped_rows=1,
             row_remap_failed=False,
             nvlink_bytes=1024 * 1024,
+            ecc_uncorrected_volatile=0,
         )
     }
     assert reading.usage == (GpuUsage(uuid(0), 0.42, 1024, 61.5, 33.0),)
@@ -170,7 +171,10 @@ async def test_a_value_that_the_driver_does_not_give_is_omitted(machine: Make) -
 
     assert healths(reading) == [GpuHealth.HEALTHY, GpuHealth.HEALTHY]
     assert reading.samples[uuid(0)] == GpuSample(
-        memory_used_mib=1024, memory_free_mib=40960 - 1024 - 512, memory_reserved_mib=512
+        memory_used_mib=1024,
+        memory_free_mib=40960 - 1024 - 512,
+        memory_reserved_mib=512,
+        ecc_uncorrected_volatile=0,
     )
     assert reading.usage[1].power_w == 61.5
 

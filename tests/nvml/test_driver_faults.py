@@ -171,6 +171,21 @@ async def test_a_slow_gpu_is_still_read(machine: Make) -> None:
     assert healths(reading) == [GpuHealth.HEALTHY, GpuHealth.HEALTHY]
 
 
+async def test_the_sample_of_a_slow_gpu_does_not_come_and_go(machine: Make) -> None:
+    state = machine(some_gpus(2))
+
+    async with a_driver(replace(QUICK, limits=LaneLimits())) as driver:
+        await driver.read()
+        # Longer than a sample waits.
+        state.set({"gpu.0.latency_ms.nvmlDeviceGetFieldValues": 250, "all.power_mw": 70000})
+        slow = await driver.read()
+        answered = await read_until(driver, lambda reading: len(reading.usage) == 2)
+
+    assert [usage.gpu_uuid for usage in slow.usage] == [uuid(1)]
+    assert [slow.samples[uuid(gpu)].power_w for gpu in range(2)] == [61.5, 70.0]
+    assert answered.samples[uuid(0)].power_w == 70.0
+
+
 async def test_an_applications_error_is_not_the_gpus(machine: Make) -> None:
     state = machine(some_gpus(2))
 
@@ -198,6 +213,42 @@ async def test_a_gpu_that_fell_off_the_bus_is_lost_and_recovers_after_its_reset(
     assert lost.gpus[0].health is GpuHealth.LOST
     assert lost.gpus[1].health is GpuHealth.HEALTHY
     assert back.gpus[0].health_reason == ""
+
+
+async def test_thousands_of_application_errors_hide_no_error_of_the_gpu(machine: Make) -> None:
+    state = machine(some_gpus(2))
+
+    async with a_driver() as driver:
+        await driver.read()
+        waited = state.calls().get("nvmlEventSetWait_v2", 0)
+        state.report_xid(0, 79)
+        state.report_xid(0, 31, times=3000)
+        await until(lambda: state.calls()["nvmlEventSetWait_v2"] > waited + 3001)
+        reading = await driver.read()
+
+    assert healths(reading) == [GpuHealth.UNHEALTHY, GpuHealth.HEALTHY]
+    assert "XID 79" in reading.gpus[0].health_reason
+    assert reading.last_xids == {DeviceRef(uuid(0)): 31}
+
+
+async def test_an_error_is_heard_though_the_session_is_opened_anew_before_the_next_sample(
+    machine: Make,
+) -> None:
+    state = machine(some_gpus(2))
+    clock = FakeClock()
+
+    async with NvmlDriver(load_catalog(), clock, QUICK) as driver:
+        await driver.read()
+        state.set({"gpu.1.fault": GPU_IS_LOST})
+        await driver.read()
+        waited = state.calls()["nvmlEventSetWait_v2"]
+        state.report_xid(0, 95)
+        await until(lambda: state.calls()["nvmlEventSetWait_v2"] > waited + 1)
+        await clock.advance(QUICK.first_reopen_s)
+        reading = await driver.read()
+
+    assert state.calls()["nvmlShutdown"] >= 1
+    assert "XID 95" in reading.gpus[0].health_reason
 
 
 async def test_a_fault_is_over_when_the_driver_has_settled_and_asks_for_nothing(machine: Make) -> None:

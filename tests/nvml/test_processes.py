@@ -105,7 +105,7 @@ async def test_a_list_that_comes_late_is_not_taken_for_a_look(machine: Make) -> 
         await driver.read()
         state.set({f"gpu.0.latency_ms.{LISTING}": 150, "gpu.0.processes": "2:20:0:-1:-1"})
         await driver.list_processes()
-        reading = await read_until(driver, lambda reading: bool(reading.samples))
+        reading = await read_until(driver, lambda reading: bool(reading.usage))
 
     assert healths(reading) == [GpuHealth.HEALTHY]
     assert [process.pid for process in reading.processes[uuid(0)]] == [2]

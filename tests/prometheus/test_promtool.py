@@ -10,19 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.exporter.exposition import NodePage, device_block, exposition
-from services.node_agent.exporter.families import FAMILIES, Kind
+from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
+from services.node_agent.exporter.families import DEFAULT_FAMILIES, Kind
 from tests.unit.node_agent.exporter.builders import a_full_picture
 
 pytestmark = pytest.mark.real
 
-COUNTERS = {family.name for family in FAMILIES if family.kind is Kind.COUNTER}
+COUNTERS = {family.name for family in DEFAULT_FAMILIES if family.kind is Kind.COUNTER}
 _COMPLAINED = 3
 
 
 def a_full_exposition() -> bytes:
-    pages = [NodePage(name, True, device_block(a_full_picture(name), "Hostname")) for name in ("n1", 'n"2\\')]
-    return exposition([*pages, NodePage("n3", False, note="shown elsewhere")], "Hostname")
+    pages = [
+        NodePage(name, True, device_block(a_full_picture(name), PageFormat())) for name in ("n1", 'n"2\\')
+    ]
+    return exposition([*pages, NodePage("n3", False, note="shown elsewhere")], PageFormat())
 
 
 def check(programs: Path, text: bytes) -> tuple[int, set[str]]:
@@ -46,14 +48,14 @@ def with_other_names(text: bytes) -> bytes:
 def test_every_family_is_in_the_text_that_is_checked() -> None:
     text = a_full_exposition().decode()
 
-    assert all(f"# TYPE {family.name} {family.kind}\n" in text for family in FAMILIES)
+    assert all(f"# TYPE {family.name} {family.kind}\n" in text for family in DEFAULT_FAMILIES)
 
 
 def test_promtool_complains_of_nvidias_names_and_nothing_else(programs: Path) -> None:
     expected = {
         *(
             f"{family.name} label names should be written in 'snake_case' not 'camelCase'"
-            for family in FAMILIES
+            for family in DEFAULT_FAMILIES
         ),
         *(f'{name} counter metrics should have "_total" suffix' for name in COUNTERS),
         "DCGM_FI_DEV_PCIE_REPLAY_COUNTER metric name should not include type 'counter'",

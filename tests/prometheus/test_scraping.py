@@ -20,6 +20,7 @@ from gpuloom.sim.ports import HOST, free_ports
 from gpuloom.sim.probes import answers_ok
 from gpuloom.sim.supervisor import Supervisor
 from services.node_agent.exporter.exporter import Exporter
+from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
 from tests.unit.node_agent.exporter.builders import MIG_GPU, FakeNode, a_full_picture
@@ -71,7 +72,7 @@ async def scraped(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     folder = tmp_path_factory.mktemp("prometheus")
     clock, registry, node = SystemClock(), CollectorRegistry(), FakeNode(a_full_picture())
     metrics = ExporterMetrics(registry)
-    exporter = Exporter("Hostname", clock, metrics)
+    exporter = Exporter(PageFormat(), clock, metrics)
     exporter.add(node)
     async with (
         ExporterServer(exporter, HOST, 0, metrics) as server,

@@ -11,7 +11,13 @@ from gpuloom.model.node import Holder, HolderSource
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.load import DeviceProcess
 from gpuloom.sim.machine import Machine, Readings
-from services.node_agent.adapters.simulated_readings import activity_of, instances_of, sample_of, wiring_of
+from services.node_agent.adapters.simulated_readings import (
+    activity_of,
+    instances_of,
+    last_xids_of,
+    sample_of,
+    wiring_of,
+)
 from services.node_agent.ports import ProcessOwner
 from services.node_agent.readings import DriverReading, GpuSample, Process
 
@@ -38,6 +44,8 @@ class SimulatedDriver:
             activity=activity_of(readings),
             instances=instances_of(readings),
             processes=_by_gpu(readings),
+            last_xids=last_xids_of(readings),
+            xids_heard=frozenset(usage.gpu_uuid for usage in readings.usage),
             wiring=self._wiring,
             driver_version=DRIVER_VERSION,
         )
@@ -53,9 +61,11 @@ class SimulatedDriver:
 
     def _samples(self, readings: Readings) -> dict[str, GpuSample]:
         gpus = {gpu.uuid: gpu for gpu in readings.gpus}
+        linked = {wiring.gpu_uuid for wiring in self._wiring if wiring.links}
         return {
-            usage.gpu_uuid: sample_of(gpus[usage.gpu_uuid], usage, self._energy_j[usage.gpu_uuid])
+            uuid: sample_of(gpus[uuid], usage, self._energy_j[uuid], uuid in linked)
             for usage in readings.usage
+            for uuid in (usage.gpu_uuid,)
         }
 
     def _count_energy(self, readings: Readings) -> None:

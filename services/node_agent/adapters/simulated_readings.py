@@ -1,13 +1,17 @@
 """The finer readings of simulated GPUs, in proportion to their load. Pure.
 
-What a machine does not model (errors, link traffic) is left out rather than made up.
+What a machine does not model (link traffic) is left out rather than made up. Its cards have no memory errors
+and are never throttled; an XID is what the reason of a fault names.
 """
+
+import re
+from dataclasses import replace
 
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuUsage
 from gpuloom.model.wiring import GpuWiring, NvLink, NvLinkRemote
 from gpuloom.sim.hardware import Hardware
 from gpuloom.sim.machine import Readings
-from services.node_agent.readings import Activity, GpuSample, InstanceReading
+from services.node_agent.readings import Activity, GpuCounters, GpuSample, InstanceReading
 
 _IDLE_CLOCK_MHZ = 210
 _FULL_CLOCK_MHZ = 1410
@@ -17,7 +21,19 @@ _MEMORY_BUSY_RATIO = 0.5
 _TENSOR_RATIO = 0.6
 
 
-def sample_of(gpu: Gpu, usage: GpuUsage, energy_j: float) -> GpuSample:
+_IDLE_REASON = 1
+# Cards that remap rows retire no pages.
+_NO_ERRORS = GpuCounters(
+    **{name: 0 for name in GpuCounters.__slots__ if not name.startswith(("retired_", "nvlink_"))}
+)
+_NO_LINK_ERRORS = replace(
+    _NO_ERRORS, **{name: 0 for name in GpuCounters.__slots__ if name.startswith("nvlink_")}
+)
+_XID = re.compile(r"\bXID (\d{1,4})\b")
+
+
+def sample_of(gpu: Gpu, usage: GpuUsage, energy_j: float, linked: bool) -> GpuSample:
+    """`linked`: the card has NVLinks."""
     used_mib, busy = usage.memory_used_mib, usage.utilization_ratio
     return GpuSample(
         utilization_ratio=busy,
@@ -33,7 +49,19 @@ def sample_of(gpu: Gpu, usage: GpuUsage, energy_j: float) -> GpuSample:
         memory_clock_mhz=_MEMORY_CLOCK_MHZ,
         encoder_ratio=None if gpu.mig_enabled else 0.0,
         decoder_ratio=None if gpu.mig_enabled else 0.0,
+        pcie_replays=0,
+        corrected_remapped_rows=0,
+        uncorrected_remapped_rows=0,
+        row_remap_failed=False,
+        ecc_uncorrected_volatile=0,
+        clock_event_reasons=_IDLE_REASON if busy == 0 else 0,
+        counters=_NO_LINK_ERRORS if linked else _NO_ERRORS,
     )
+
+
+def last_xids_of(readings: Readings) -> dict[DeviceRef, int]:
+    found = ((gpu.uuid, _XID.search(gpu.health_reason)) for gpu in readings.gpus)
+    return {DeviceRef(uuid): int(match[1]) for uuid, match in found if match is not None}
 
 
 def activity_of(readings: Readings) -> dict[DeviceRef, Activity]:

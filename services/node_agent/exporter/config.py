@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuloom.runtime.config import setting
-from gpuloom.runtime.parsers import choice, comma_list, port, quoted, text
+from gpuloom.runtime.parsers import choice, comma_list, existing_file, port, quoted, text
 
 HOSTNAME_LABELS = ("Hostname", "hostname")
+GPU_OPERATOR_NAMESPACE = "gpu-operator"
 
 
 class ExporterMode(StrEnum):
@@ -56,6 +58,13 @@ class ExporterConfig:
         parse=_hostname_label,
         help="Label with the node's name: Hostname, or hostname as newer versions of dcgm-exporter write it",
     )
+    counters_file: Path | None = setting(
+        "GPULOOM_AGENT_EXPORTER_COUNTERS_FILE",
+        default=None,
+        parse=existing_file,
+        help="Which metrics to show, as a CSV file in dcgm-exporter's format; not set: its defaults, and "
+        "counters of errors and throttling",
+    )
     dcgm_url: str | None = setting(
         "GPULOOM_AGENT_DCGM_URL",
         default=None,
@@ -64,9 +73,9 @@ class ExporterConfig:
     )
     dcgm_namespaces: tuple[str, ...] = setting(
         "GPULOOM_AGENT_DCGM_NAMESPACES",
-        default=(),
+        default=(GPU_OPERATOR_NAMESPACE,),
         parse=comma_list(text),
-        help="Namespaces in which a pod is believed to be dcgm-exporter; not set: all",
+        help="Namespaces in which a pod is believed to be dcgm-exporter; pods elsewhere change nothing",
     )
 
     def problems(self) -> Iterator[str]:

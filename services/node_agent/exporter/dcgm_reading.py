@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
-from services.node_agent.exporter.families import sample_of
-from services.node_agent.readings import Activity, DriverReading, GpuSample, InstanceReading
+from services.node_agent.exporter.families import COUNTER_NAMES, sample_of
+from services.node_agent.readings import Activity, DriverReading, GpuCounters, GpuSample, InstanceReading
 
 Values = Mapping[str, float]
 Convert = Callable[[float], Any]
-T = TypeVar("T", GpuSample, Activity, InstanceReading)
+T = TypeVar("T", GpuSample, GpuCounters, Activity, InstanceReading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ _OF_CARD: Mapping[str, tuple[str, Convert]] = {
     "corrected_remapped_rows": ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", round),
     "uncorrected_remapped_rows": ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", round),
     "row_remap_failed": ("DCGM_FI_DEV_ROW_REMAP_FAILURE", bool),
+    "ecc_uncorrected_volatile": ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", round),
+    "clock_event_reasons": ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", round),
+}
+_COUNTERS: Mapping[str, tuple[str, Convert]] = {
+    name: (metric, round) for name, metric in COUNTER_NAMES.items()
 }
 _OF_INSTANCE: Mapping[str, tuple[str, Convert]] = {
     "memory_used_mib": ("DCGM_FI_DEV_FB_USED", round),
@@ -72,7 +77,9 @@ _ACTIVITY: Mapping[str, tuple[str, Convert]] = {
     "pcie_sent_bytes_per_s": ("DCGM_FI_PROF_PCIE_TX_BYTES", float),
     "pcie_received_bytes_per_s": ("DCGM_FI_PROF_PCIE_RX_BYTES", float),
 }
-_WANTED = frozenset(metric for table in (_OF_GPU, _OF_CARD, _ACTIVITY) for metric, _ in table.values())
+_WANTED = frozenset(
+    metric for table in (_OF_GPU, _OF_CARD, _COUNTERS, _ACTIVITY) for metric, _ in table.values()
+)
 
 # DCGM's own numbers for "not available", each the first of sixteen; old exporters print them.
 _BLANKS = (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 2**47)
@@ -127,6 +134,7 @@ def _merged_sample(gpu: Gpu, sample: GpuSample, dcgm: DcgmReading) -> GpuSample:
     rows += [values for (uuid, _), values in dcgm.instances.items() if uuid == gpu.uuid]
     for values in rows:
         sample = _filled(sample, _OF_CARD, values)
+        sample = replace(sample, counters=_filled(sample.counters, _COUNTERS, values))
     # The utilisation of a card that is cut reads as idle.
     return sample if gpu.mig_enabled else _filled(sample, _OF_GPU, rows[0])
 

@@ -1,7 +1,8 @@
 """Whether NVIDIA's dcgm-exporter runs on a node, and where it serves. Pure.
 
-Decides by the pods that Kubernetes shows there. A pod is believed by its labels or its image, so who may
-create pods in the believed namespaces can silence our series; never more than that and filling gaps.
+Decides by the pods that Kubernetes shows there. A pod is believed by its labels or its image, and only in the
+namespaces that the operator of the cluster named: labels are for everybody to write, and who may create pods
+in the named namespaces can silence our series and fill gaps.
 """
 
 import ipaddress
@@ -21,8 +22,8 @@ _PORT_NAME = "metrics"
 class DcgmPods:
     """Follows the pods of one node, change by change."""
 
-    def __init__(self, node_name: str, namespaces: Collection[str] = ()) -> None:
-        """Only pods of these namespaces are believed; without any, those of all."""
+    def __init__(self, node_name: str, namespaces: Collection[str]) -> None:
+        """Only pods of these namespaces are believed."""
         self._node_name = node_name
         self._namespaces = frozenset(namespaces)
         self._urls: dict[ObjectKey, str] = {}
@@ -42,7 +43,7 @@ class DcgmPods:
 
     def _believed(self, pod: JsonObject) -> bool:
         here = _object(pod, "spec").get("nodeName") == self._node_name
-        return here and (not self._namespaces or key_of(pod)[0] in self._namespaces)
+        return here and key_of(pod)[0] in self._namespaces
 
 
 def dcgm_url(pod: JsonObject) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gpuloom.model.node import NodeState
 from gpuloom.runtime.clock import Clock
-from services.node_agent.exporter.exposition import NodePage, device_block, exposition
+from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.picture import Picture
 
@@ -37,8 +37,8 @@ class Shown(Protocol):
 
 
 class Exporter:
-    def __init__(self, hostname_label: str, clock: Clock, metrics: ExporterMetrics) -> None:
-        self._hostname_label = hostname_label
+    def __init__(self, form: PageFormat, clock: Clock, metrics: ExporterMetrics) -> None:
+        self._form = form
         self._clock = clock
         self._metrics = metrics
         self._nodes: list[_ShownNode] = []
@@ -48,14 +48,14 @@ class Exporter:
 
     def add(self, node: Shown, note: Note = lambda: "") -> None:
         """Show this node from now on."""
-        self._nodes.append(_ShownNode(node, note, self._hostname_label))
+        self._nodes.append(_ShownNode(node, note, self._form))
 
     def text(self) -> bytes:
         started_s = self._clock.monotonic()
         pages = [shown.page() for shown in self._nodes]
         if not self._text or not _same(pages, self._pages):
             self._pages = pages
-            self._text, self._compressed = exposition(pages, self._hostname_label), None
+            self._text, self._compressed = exposition(pages, self._form), None
             self._metrics.exposition_duration.observe(self._clock.monotonic() - started_s)
             self._metrics.exposition_bytes.set(len(self._text))
         return self._text
@@ -79,10 +79,10 @@ class Exporter:
 class _ShownNode:
     """One node with its page, which stays the same object until something of it changes."""
 
-    def __init__(self, node: Shown, note: Note, hostname_label: str) -> None:
+    def __init__(self, node: Shown, note: Note, form: PageFormat) -> None:
         self.node = node
         self._note = note
-        self._hostname_label = hostname_label
+        self._form = form
         self._drawn: Picture | None = None
         self._page: NodePage | None = None
 
@@ -97,7 +97,7 @@ class _ShownNode:
         before = self._page
         if before is not None and self._drawn is drawn and (before.up, before.note) == (up, note):
             return before
-        block = {} if drawn is None else device_block(drawn, self._hostname_label)
+        block = {} if drawn is None else device_block(drawn, self._form)
         self._drawn, self._page = drawn, NodePage(self.node.state.node_name, up, block, note)
         return self._page
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.mig import MigInstance
-from services.node_agent.exporter.families import FAMILIES, Device, Split, sample_of
+from services.node_agent.exporter.families import (
+    DEFAULT_FAMILIES,
+    DEFAULT_LABELS,
+    LABELS,
+    Device,
+    Family,
+    Split,
+    sample_of,
+)
 from services.node_agent.exporter.shares import Division, Share
 from services.node_agent.picture import Picture
 from services.node_agent.readings import Activity, DriverReading, GpuSample
@@ -22,9 +30,19 @@ UP_HELP = "1 if the GPU driver answered the last look at the node, and that was 
 _DECIMALS = 6
 # A null byte ends the text for Prometheus; nothing else is special inside a label's value.
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\0": "\ufffd"})
+_HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\0": "\ufffd"})
 
 Block = Mapping[str, str]
 """The lines of each family, by its name; a family without any is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageFormat:
+    """Which metrics are shown, in which order, and which of a device's properties are labels of each."""
+
+    hostname_label: str = "Hostname"
+    families: tuple[Family, ...] = DEFAULT_FAMILIES
+    labels: tuple[str, ...] = DEFAULT_LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,48 +55,47 @@ class NodePage:
     note: str = ""
 
 
-def exposition(pages: Iterable[NodePage], hostname_label: str) -> bytes:
+def exposition(pages: Iterable[NodePage], form: PageFormat) -> bytes:
     """The text for all these nodes: each family once, with its series in the order of the nodes."""
     shown = list(pages)
     parts = [f"# {page.node_name.translate(_ESCAPES)}: {page.note}\n" for page in shown if page.note]
     parts += [f"# HELP {UP} {UP_HELP}\n# TYPE {UP} gauge\n"]
-    parts += [f"{UP}{{{_node_labels(page.node_name, hostname_label)}}} {int(page.up)}\n" for page in shown]
-    for family in FAMILIES:
+    parts += [f"{UP}{{{_node_labels(page.node_name, form)}}} {int(page.up)}\n" for page in shown]
+    for family in form.families:
         blocks = [page.block[family.name] for page in shown if family.name in page.block]
         if blocks:
-            parts.append(f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n")
+            meaning = family.help.translate(_HELP_ESCAPES)
+            parts.append(f"# HELP {family.name} {meaning}\n# TYPE {family.name} {family.kind}\n")
             parts += blocks
     return "".join(parts).encode("utf-8", "replace")
 
 
-def device_block(picture: Picture, hostname_label: str) -> Block:
+def device_block(picture: Picture, form: PageFormat) -> Block:
     """The series of all devices of one look; none if the driver did not answer."""
     reading = picture.reading
     if reading is None:
         return {}
     division = Division(picture)
-    lines: dict[str, list[str]] = {family.name: [] for family in FAMILIES}
-    common = (
-        f"{_node_labels(picture.state.node_name, hostname_label)},"
-        f"{_label('DCGM_FI_DRIVER_VERSION', reading.driver_version)}"
-    )
+    node = _node_labels(picture.state.node_name, form)
+    lines: dict[str, list[str]] = {family.name: [] for family in form.families}
     for gpu in picture.state.gpus:
+        common = ",".join([node, *(_label(name, LABELS[name](gpu, reading)) for name in form.labels)])
+        product = reading.products.get(gpu.uuid) or gpu.model
         for ref, device in _devices(gpu, reading):
-            product = reading.products.get(gpu.uuid) or gpu.model
             labels = f"{_device_labels(device, product)},{common}"
-            _add_device(lines, device, labels, division.shares(ref))
+            rows = [(f"{{{labels},{_owner_labels(share)}}} ", share) for share in division.shares(ref)]
+            for family in form.families:
+                lines[family.name] += _lines(family, device, rows)
     return {name: "".join(found) for name, found in lines.items() if found}
 
 
-def _add_device(lines: dict[str, list[str]], device: Device, labels: str, shares: tuple[Share, ...]) -> None:
-    rows = [(f"{{{labels},{_owner_labels(share)}}} ", share) for share in shares]
-    for family in FAMILIES:
-        value = family.read(device)
-        if value is None or not math.isfinite(value):
-            continue
-        split, found = family.split_on(device), lines[family.name]
-        for row, share in rows:
-            found.append(f"{family.name}{row}{_number(_part(value, split, share))}\n")
+def _lines(family: Family, device: Device, rows: list[tuple[str, Share]]) -> Iterator[str]:
+    value = family.read(device)
+    if value is None or not math.isfinite(value):
+        return
+    split = family.split_on(device)
+    for row, share in rows:
+        yield f"{family.name}{row}{_number(_part(value, split, share))}\n"
 
 
 def _devices(gpu: Gpu, reading: DriverReading) -> Iterator[tuple[DeviceRef, Device]]:
@@ -87,7 +104,7 @@ def _devices(gpu: Gpu, reading: DriverReading) -> Iterator[tuple[DeviceRef, Devi
     sample = GpuSample() if gpu.health is GpuHealth.LOST else sample_of(gpu.uuid, reading)
     if not gpu.mig_instances:
         activity = reading.activity.get(whole, Activity())
-        yield whole, Device(gpu, sample, activity, last_xid=reading.last_xids.get(whole))
+        yield whole, Device(gpu, sample, activity, last_xid=_last_xid(gpu, reading))
         return
     for mig in gpu.mig_instances:
         ref = DeviceRef(gpu.uuid, mig.placement)
@@ -103,8 +120,14 @@ def _instance(gpu: Gpu, mig: MigInstance, sample: GpuSample, reading: DriverRead
         mig,
         reading.instances.get(ref),
         # An error that names no instance is one of the whole card.
-        reading.last_xids.get(ref, reading.last_xids.get(DeviceRef(gpu.uuid))),
+        reading.last_xids.get(ref, _last_xid(gpu, reading)),
     )
+
+
+def _last_xid(gpu: Gpu, reading: DriverReading) -> int | None:
+    """Of the whole card. Where errors are reported, none so far is 0; of a lost card nothing is claimed."""
+    none = 0 if gpu.uuid in reading.xids_heard and gpu.health is not GpuHealth.LOST else None
+    return reading.last_xids.get(DeviceRef(gpu.uuid), none)
 
 
 def _part(value: float, split: Split, share: Share) -> float:
@@ -143,8 +166,8 @@ def _instance_number(device: Device, mig: MigInstance) -> str:
     return f"start-{mig.placement.start}" if device.instance is None else str(device.instance.number)
 
 
-def _node_labels(node_name: str, hostname_label: str) -> str:
-    return f"{_label(hostname_label, node_name)},{_label('node', node_name)}"
+def _node_labels(node_name: str, form: PageFormat) -> str:
+    return f"{_label(form.hostname_label, node_name)},{_label('node', node_name)}"
 
 
 def _owner_labels(share: Share) -> str:

@@ -4,9 +4,10 @@ Names, types and units are those of NVIDIA's dcgm-exporter, so that dashboards a
 A value that is not known is None, never 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
 from gpuloom.model.gpu import Gpu
 from gpuloom.model.mig import MigInstance
@@ -27,6 +28,7 @@ class Device:
     mig: MigInstance | None = None
     instance: InstanceReading | None = None
     last_xid: int | None = None
+    """0 if none was reported, None if it is not known whether one was."""
 
 
 class Kind(StrEnum):
@@ -44,7 +46,10 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`of_instance`: a MIG instance has a value of its own, others repeat their GPU's."""
+    """`of_instance`: a MIG instance has a value of its own, others repeat their GPU's.
+
+    `by_default`: shown where no file of counters chooses.
+    """
 
     name: str
     kind: Kind
@@ -52,6 +57,7 @@ class Family:
     read: Callable[[Device], Value]
     split: Split = Split.REPEATED
     of_instance: bool = False
+    by_default: bool = True
 
     def split_on(self, device: Device) -> Split:
         """What belongs to the whole card is not an instance's to divide."""
@@ -123,6 +129,37 @@ def _flag(value: bool | None) -> Value:
     return None if value is None else int(value)
 
 
+COUNTER_NAMES: Mapping[str, str] = {
+    "ecc_corrected_volatile": "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+    "ecc_corrected_aggregate": "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
+    "ecc_uncorrected_aggregate": "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+    "retired_pages_corrected": "DCGM_FI_DEV_RETIRED_SBE",
+    "retired_pages_uncorrected": "DCGM_FI_DEV_RETIRED_DBE",
+    "retired_pages_pending": "DCGM_FI_DEV_RETIRED_PENDING",
+    "power_violation_ns": "DCGM_FI_DEV_POWER_VIOLATION",
+    "thermal_violation_ns": "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "sync_boost_violation_ns": "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
+    "board_limit_violation_ns": "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",
+    "low_utilization_violation_ns": "DCGM_FI_DEV_LOW_UTIL_VIOLATION",
+    "reliability_violation_ns": "DCGM_FI_DEV_RELIABILITY_VIOLATION",
+    "nvlink_crc_flit_errors": "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "nvlink_crc_data_errors": "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "nvlink_replay_errors": "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "nvlink_recovery_errors": "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+}
+"""Names of what is counted, by the counter of a sample that has it."""
+
+
+def _counted(counter: str, meaning: str) -> Family:
+    return _counter(COUNTER_NAMES[counter], meaning, attrgetter(f"sample.counters.{counter}"))
+
+
+def _reasons(name: str, by_default: bool) -> Family:
+    meaning = "Why clocks are not at their highest, as NVML's bits; 0: they are."
+    read = attrgetter("sample.clock_event_reasons")
+    return Family(name, Kind.GAUGE, meaning, read, by_default=by_default)
+
+
 FAMILIES: tuple[Family, ...] = (
     _gauge("DCGM_FI_DEV_SM_CLOCK", "Clock of the multiprocessors in MHz.", lambda of: of.sample.sm_clock_mhz),
     _gauge("DCGM_FI_DEV_MEM_CLOCK", "Clock of the memory in MHz.", lambda of: of.sample.memory_clock_mhz),
@@ -161,7 +198,16 @@ FAMILIES: tuple[Family, ...] = (
         "Utilisation of the video decoder in %.",
         lambda of: _percent(of.sample.decoder_ratio, of),
     ),
-    _gauge("DCGM_FI_DEV_XID_ERRORS", "Number of the last XID error.", lambda of: of.last_xid),
+    _gauge("DCGM_FI_DEV_XID_ERRORS", "Number of the last XID error; 0: none.", lambda of: of.last_xid),
+    _reasons("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", by_default=True),
+    # The same under the name that DCGM 4 gave it.
+    _reasons("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", by_default=False),
+    _counted("power_violation_ns", "Time of throttling for the power limit in ns."),
+    _counted("thermal_violation_ns", "Time of throttling for heat in ns."),
+    _counted("sync_boost_violation_ns", "Time of throttling to keep pace with other GPUs in ns."),
+    _counted("board_limit_violation_ns", "Time of throttling for the board's limit in ns."),
+    _counted("low_utilization_violation_ns", "Time of throttling for low utilisation in ns."),
+    _counted("reliability_violation_ns", "Time of throttling for the reliability voltage in ns."),
     _own("DCGM_FI_DEV_FB_FREE", "Free memory in MiB.", _memory_free_mib, Split.REPEATED),
     _own("DCGM_FI_DEV_FB_USED", "Used memory in MiB.", _memory_used_mib, Split.MEMORY),
     _gauge(
@@ -170,6 +216,17 @@ FAMILIES: tuple[Family, ...] = (
         lambda of: None if of.mig is not None else of.sample.memory_reserved_mib,
     ),
     _own("DCGM_FI_DEV_FB_TOTAL", "Size of the memory in MiB.", _memory_total_mib, Split.REPEATED),
+    _counted("ecc_corrected_volatile", "Single-bit memory errors since the driver's start."),
+    _counter(
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        "Double-bit memory errors since the driver's start.",
+        lambda of: of.sample.ecc_uncorrected_volatile,
+    ),
+    _counted("ecc_corrected_aggregate", "Single-bit memory errors of the card's life."),
+    _counted("ecc_uncorrected_aggregate", "Double-bit memory errors of the card's life."),
+    _counted("retired_pages_corrected", "Memory pages retired after single-bit errors."),
+    _counted("retired_pages_uncorrected", "Memory pages retired after double-bit errors."),
+    _counted("retired_pages_pending", "1 if memory pages wait for a reset to be retired."),
     _counter(
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
         "Memory rows remapped after uncorrectable errors.",
@@ -185,6 +242,10 @@ FAMILIES: tuple[Family, ...] = (
         "1 if a memory row could not be remapped.",
         lambda of: _flag(of.sample.row_remap_failed),
     ),
+    _counted("nvlink_crc_flit_errors", "Flow-control CRC errors of all NVLinks."),
+    _counted("nvlink_crc_data_errors", "Data CRC errors of all NVLinks."),
+    _counted("nvlink_replay_errors", "Retries of all NVLinks."),
+    _counted("nvlink_recovery_errors", "Recovery errors of all NVLinks."),
     _counter("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "Traffic of all NVLinks in KiB.", _nvlink_kib),
     _own(
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
@@ -223,3 +284,12 @@ FAMILIES: tuple[Family, ...] = (
         Split.COMPUTE,
     ),
 )
+
+DEFAULT_FAMILIES: tuple[Family, ...] = tuple(family for family in FAMILIES if family.by_default)
+
+LABELS: Mapping[str, Callable[[Gpu, DriverReading], str]] = {
+    "DCGM_FI_DRIVER_VERSION": lambda _, reading: reading.driver_version,
+    "DCGM_FI_DEV_SERIAL": lambda gpu, _: gpu.serial,
+}
+"""Properties of a device that can be labels of all its series."""
+DEFAULT_LABELS = ("DCGM_FI_DRIVER_VERSION",)

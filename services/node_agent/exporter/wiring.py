@@ -1,18 +1,24 @@
 """Puts the exporter together for the agents of one process."""
 
+import logging
 from dataclasses import dataclass
 
 import aiohttp
 
+from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.informer import Informer
 from gpuloom.runtime.app import App
 from services.node_agent.exporter.config import ExporterConfig, ExporterMode
+from services.node_agent.exporter.counters_file import read_choice
 from services.node_agent.exporter.dcgm_reader import DcgmReader, FilledDriver, ReaderParts
 from services.node_agent.exporter.detection import DcgmPods
 from services.node_agent.exporter.exporter import Exporter, Note, Shown
+from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
 from services.node_agent.ports import GpuDriver
+
+_log = logging.getLogger(__name__)
 
 _ELSEWHERE = "NVIDIA's dcgm-exporter shows this node's devices, so they are not shown here"
 _NOT_LISTED = "pods are not listed yet, so dcgm-exporter may be showing this node's devices"
@@ -80,12 +86,13 @@ async def start_exporter(
 ) -> NodeExport:
     """Serve GPU metrics from the end of build on; which nodes, the answer is told.
 
-    Agents of simulated GPUs serve none unless they are told to: many of them run on one machine.
+    Agents of simulated GPUs serve none unless they are told to: many of them run on one machine. Raise
+    InvalidRequestError if the file of counters can't be understood.
     """
     if config.mode is ExporterMode.OFF or (config.mode is ExporterMode.AUTO and simulated):
         return NodeExport(app, config, pods, None)
     metrics = ExporterMetrics(app.registry)
-    exporter = Exporter(config.hostname_label, app.clock, metrics)
+    exporter = Exporter(_page_format(config), app.clock, metrics)
     server = ExporterServer(exporter, config.host, config.port, metrics)
     reader = None
     if config.mode in (ExporterMode.AUTO, ExporterMode.READ):
@@ -93,3 +100,19 @@ async def start_exporter(
         reader = ReaderParts(session, app.clock, metrics)
     app.add_loop("GPU metrics", lambda: server.serve(app.clock))
     return NodeExport(app, config, pods, ExporterParts(exporter, server, reader))
+
+
+def _page_format(config: ExporterConfig) -> PageFormat:
+    path = config.counters_file
+    if path is None:
+        return PageFormat(config.hostname_label)
+    try:
+        choice = read_choice(path.read_text("utf-8"))
+    except (UnicodeDecodeError, InvalidRequestError) as error:
+        raise InvalidRequestError(
+            f"{path} is no file of counters as dcgm-exporter has it: {error}"
+        ) from error
+    if choice.unknown:
+        fields = {"file": str(path), "fields": ", ".join(choice.unknown)}
+        _log.warning("fields of the counters file can't be given, so they are not shown", extra=fields)
+    return PageFormat(config.hostname_label, choice.families, choice.labels)

@@ -15,13 +15,16 @@ from services.node_agent.nvml.usage import usage_of
 from services.node_agent.readings import Activity, DriverReading, InstanceReading, Process
 
 
-def reading_of(ledger: Ledger, driver_version: str) -> DriverReading:
+def reading_of(ledger: Ledger, driver_version: str, hears_xids: bool = True) -> DriverReading:
+    """`hears_xids`: the driver reports errors now, of the cards that have such events."""
     memories = ledger.memories
     members = sorted(ledger.roster.values(), key=lambda member: member.index)
     samples = {uuid: memory.look.sample for uuid, memory in memories.items() if memory.look is not None}
+    # Who reads the state is told only what is new; series that are scraped must not come and go.
+    fresh = {uuid: sample for uuid, sample in samples.items() if memories[uuid].fresh}
     return DriverReading(
         gpus=tuple(_gpu(member, memories[member.identity.uuid]) for member in members),
-        usage=tuple(usage_of(uuid, sample) for uuid, sample in sorted(samples.items())),
+        usage=tuple(usage_of(uuid, sample) for uuid, sample in sorted(fresh.items())),
         topology=_topology(ledger, members),
         samples=samples,
         activity=dict(pair for uuid, memory in memories.items() for pair in _activity(uuid, memory)),
@@ -36,6 +39,11 @@ def reading_of(ledger: Ledger, driver_version: str) -> DriverReading:
             for uuid, memory in memories.items()
             for placement, xid in memory.last_xids.items()
         },
+        xids_heard=frozenset(
+            uuid
+            for uuid, memory in memories.items()
+            if hears_xids and memory.look is not None and memory.look.known.reports_xids
+        ),
         wiring=tuple(_wiring(member, memories[member.identity.uuid]) for member in members),
         driver_version=driver_version,
         products={member.identity.uuid: member.identity.product for member in members},

@@ -39,6 +39,8 @@ _NOT_LISTED = "this driver can't list processes"
 class NvmlOptions:
     """A look waits `patience_s` for slow GPUs, opening the session up to `open_patience_s`.
 
+    What a slow GPU said last is its sample until that is older than `hold_s`.
+
     `state_dir` is where GPUs and their faults are kept across restarts of the agent; None: nowhere.
     """
 
@@ -48,6 +50,7 @@ class NvmlOptions:
     limits: LaneLimits = field(default_factory=LaneLimits)
     tiers: Tiers = field(default_factory=Tiers)
     patience_s: float = 0.5
+    hold_s: float = 12.0
     open_patience_s: float = 5.0
     event_wait_s: float = 0.5
     first_reopen_s: float = 60.0
@@ -69,7 +72,7 @@ class NvmlDriver:
         self._session: Session | None = None
         self._session_lane: Lane[Session] = Lane("session", clock, self._options.limits)
         self._slots: list[Slot] = []
-        self._ledger = Ledger()
+        self._ledger = Ledger(self._options.hold_s)
         self._keeper = _keeper(self._options, clock)
         self._ever_opened = False
         self._reopen_wait_s = self._options.first_reopen_s
@@ -102,7 +105,8 @@ class NvmlDriver:
             await self._look_at_wiring(session)
             if self._keeper is not None:
                 self._keeper.keep(self._ledger.record())
-            return reading_of(self._ledger, session.driver_version)
+            hears_xids = session.events is not None and session.events.works
+            return reading_of(self._ledger, session.driver_version, hears_xids)
 
     async def list_processes(self) -> tuple[tuple[Process, ...], dict[str, str]]:
         """Ask now who computes; also the GPUs that did not answer, by UUID, with the reason.
@@ -128,11 +132,15 @@ class NvmlDriver:
     async def _opened(self) -> Session:
         if self._session is not None and not self._reopening_due():
             return self._session
-        started = self._session_lane.start(partial(self._open, self._session, self._slots))
+        before = self._session
+        started = self._session_lane.start(partial(self._open, before, self._slots))
         await wait_for(self._clock, self._options.open_patience_s, started)
         outcome = self._session_lane.take()
         if outcome is None:
             raise UnavailableError("the NVIDIA driver does not answer: opening it takes too long or hangs")
+        if before is not None:
+            # What it reported between the last sample and its end.
+            self._hear(before)
         self._session = None
         if outcome.value is None:
             raise self._not_opened(outcome)
@@ -204,8 +212,14 @@ class NvmlDriver:
         return answer
 
     def _hear(self, session: Session) -> None:
-        for event in session.events.take() if session.events is not None else ():
-            fields = {"gpu": event.gpu_uuid, "xid": event.xid, "instance": event.instance}
+        known = self._ledger.memories
+        for event in session.events.take(known) if session.events is not None else ():
+            fields = {
+                "gpu": event.gpu_uuid,
+                "xid": event.xid,
+                "instance": event.instance,
+                "times": event.times,
+            }
             _log.warning("a GPU reported an error", extra=fields)
             self._ledger.hear(event, self._clock.monotonic())
             for slot in self._slots:

@@ -4,49 +4,53 @@ It decides nothing about them. An error of the wait itself is no error of a GPU:
 """
 
 import threading
-from collections import deque
+from collections.abc import Container
 from ctypes import c_void_p, cast
-from dataclasses import dataclass
 
-from services.node_agent.nvml.binding import Handle, NvmlError, code_of, nvml, optional
+from services.node_agent.nvml.binding import Handle, NvmlError, code_of, is_gone, nvml
 from services.node_agent.nvml.failure import TIMEOUT
 from services.node_agent.nvml.processes import instance_number
+from services.node_agent.nvml.xids import PendingXids, XidEvent
 
 _PAUSE_S = 1.0
 _STOP_S = 2.0
-# Only the last error of each kind matters, so the oldest may go if nobody fetches them.
-_MAX_EVENTS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class XidEvent:
-    """`instance` is the driver's number of the MIG instance it happened on, None for the whole GPU."""
-
-    gpu_uuid: str
-    xid: int
-    instance: int | None = None
 
 
 class EventWatcher:
-    """Made, used and stopped in threads that may block; only `take` is for the event loop."""
+    """Made, used and stopped in threads that may block; `take` and `works` are for the event loop."""
 
     def __init__(self, wait_s: float) -> None:
         """A wait takes up to `wait_s`, and so does the end. Raise NvmlError if the driver has no events."""
         self._wait_ms = max(1, int(wait_s * 1000))
         self._set = nvml.nvmlEventSetCreate()
         self._uuids: dict[int, str] = {}
-        self._events: deque[XidEvent] = deque(maxlen=_MAX_EVENTS)
+        self._pending = PendingXids()
+        self._pending_lock = threading.Lock()
+        self._works = True
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="nvml-events", daemon=True)
         self._thread.start()
 
-    def register(self, handle: Handle, uuid: str) -> None:
-        """Cards without such events are left out. Raise NvmlError if the GPU is gone."""
-        self._uuids[_address(handle)] = uuid
-        optional(nvml.nvmlDeviceRegisterEvents, handle, nvml.nvmlEventTypeXidCriticalError, self._set)
+    @property
+    def works(self) -> bool:
+        """The last wait ended with an event or with none, as waits do, and not with an error."""
+        return self._works
 
-    def take(self) -> list[XidEvent]:
-        return [self._events.popleft() for _ in range(len(self._events))]
+    def register(self, handle: Handle, uuid: str) -> bool:
+        """Whether this card reports errors: some have no such events. Raise NvmlError if the GPU is gone."""
+        self._uuids[_address(handle)] = uuid
+        try:
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._set)
+        except NvmlError as error:
+            if is_gone(error):
+                raise
+            return False
+        return True
+
+    def take(self, known: Container[str]) -> list[XidEvent]:
+        """The last of each kind since the last time, of these GPUs; also after `stop`."""
+        with self._pending_lock:
+            return self._pending.take(known)
 
     def stop(self) -> None:
         """The set is freed only when nobody waits on it any more; a wait that hangs keeps it."""
@@ -60,13 +64,16 @@ class EventWatcher:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._set, self._wait_ms)
             except NvmlError as error:
-                if code_of(error) != TIMEOUT:
+                self._works = code_of(error) == TIMEOUT
+                if not self._works:
                     self._stopped.wait(_PAUSE_S)
                 continue
+            self._works = True
             uuid = self._uuids.get(_address(event.device))
             if uuid is not None and event.eventType == nvml.nvmlEventTypeXidCriticalError:
                 instance = instance_number(event.gpuInstanceId)
-                self._events.append(XidEvent(uuid, int(event.eventData), instance))
+                with self._pending_lock:
+                    self._pending.add(XidEvent(uuid, int(event.eventData), instance))
 
 
 def optional_free(event_set: Handle) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.mig import MigPlacement
-from services.node_agent.nvml.events import XidEvent
 from services.node_agent.nvml.failure import Failure
 from services.node_agent.nvml.health import (
     Condition,
@@ -26,19 +25,25 @@ from services.node_agent.nvml.record import KeptGpu, Record
 from services.node_agent.nvml.roster import Member, Roster, enroll
 from services.node_agent.nvml.session import Look
 from services.node_agent.nvml.topology import Wiring
+from services.node_agent.nvml.xids import XidEvent
 
 GONE = "the driver no longer shows this GPU"
 
 
 @dataclass(slots=True)
 class Memory:
-    """One GPU. `look` is the newest if the GPU answered the last one, `processes` None if not known."""
+    """One GPU. `look` is the newest, of `looked_at_s`; None if the GPU failed, or was silent for too long.
+
+    `fresh`: it is of the last sample. `processes` is None if they are not known.
+    """
 
     condition: Condition = field(default_factory=Condition)
     health: tuple[GpuHealth, str] = (GpuHealth.UNKNOWN, "the GPU was not looked at yet")
     layout: MigLayout = field(default_factory=MigLayout)
     wiring: Wiring | None = None
     look: Look | None = None
+    looked_at_s: float = 0.0
+    fresh: bool = False
     processes: tuple[ListedProcess, ...] | None = None
     last_xids: dict[MigPlacement | None, int] = field(default_factory=dict)
 
@@ -54,7 +59,9 @@ class Place:
 
 
 class Ledger:
-    def __init__(self) -> None:
+    def __init__(self, hold_s: float = 0.0) -> None:
+        """What a GPU said stays shown for `hold_s` while it is slow to answer again."""
+        self._hold_s = hold_s
         self.roster: Roster = {}
         self.memories: dict[str, Memory] = {}
 
@@ -107,8 +114,15 @@ class Ledger:
         nameless = {place.index: place for place in places if not place.uuid}
         for uuid, memory in self.memories.items():
             place = by_uuid.get(uuid) or nameless.get(self.roster[uuid].index)
-            memory.look = None if place is None else place.look
+            self._take_look(memory, place, now_s)
             _judge(memory, place, now_s)
+
+    def _take_look(self, memory: Memory, place: Place | None, now_s: float) -> None:
+        memory.fresh = place is not None and place.look is not None
+        if place is not None and place.look is not None:
+            memory.look, memory.looked_at_s = place.look, now_s
+        elif place is None or place.failure is not None or now_s - memory.looked_at_s > self._hold_s:
+            memory.look = None
 
 
 def _judge(memory: Memory, place: Place | None, now_s: float) -> None:

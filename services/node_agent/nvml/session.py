@@ -6,8 +6,9 @@ from pathlib import Path
 
 from gpuloom.catalog import Catalog
 from services.node_agent.nvml.binding import Handle, NvmlError, nvml, optional, text
+from services.node_agent.nvml.counters import COUNTER_FIELDS, read_counters
 from services.node_agent.nvml.events import EventWatcher
-from services.node_agent.nvml.fields import Fields, read_fields
+from services.node_agent.nvml.fields import Field, Fields, read_fields
 from services.node_agent.nvml.gpm import ActivityHistory, measures_activity
 from services.node_agent.nvml.health import HealthFacts
 from services.node_agent.nvml.inventory import Identity, identify
@@ -31,7 +32,7 @@ from services.node_agent.nvml.usage import (
     read_slow_sample,
 )
 from services.node_agent.nvml.wiring import read_wiring
-from services.node_agent.readings import Activity, GpuSample
+from services.node_agent.readings import Activity, GpuCounters, GpuSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Acquaintance:
     identity: Identity
     profiles: Profiles | None
     measures_activity: bool
+    reports_xids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,13 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class LookOrder:
-    """Which GPU to look at, and what is known of it from before. `slow` None: read that part, too."""
+    """Which GPU to look at, and what is known of it. `slow` or `counters` None: read that part, too."""
 
     index: int
     known: Acquaintance | None
     history: ActivityHistory
     slow: SlowPart | None
+    counters: GpuCounters | None
     with_processes: bool
 
 
@@ -110,9 +113,10 @@ class Session:
         """Raise NvmlError if this GPU does not answer as a working one does."""
         met = order.known or self._meet(order.index)
         handle, before = met.handle, order.slow
-        fields = read_fields(handle, MOVING_FIELDS if before else (*MOVING_FIELDS, *SLOW_FIELDS))
+        fields = read_fields(handle, _wanted_fields(order))
         slow = before.sample if before else read_slow_sample(handle, fields)
-        sample = read_sample(handle, fields, slow)
+        counters = order.counters or read_counters(handle, fields)
+        sample = read_sample(handle, fields, slow, counters)
         layout, memories = self._read_mig(met, before.layout if before else None)
         return Look(
             known=met,
@@ -134,11 +138,10 @@ class Session:
     def _meet(self, index: int) -> Acquaintance:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         identity = identify(handle, self._catalog, self._sysfs)
-        if self.events is not None:
-            self.events.register(handle, identity.uuid)
+        reports_xids = self.events is not None and self.events.register(handle, identity.uuid)
         can_be_cut = optional(nvml.nvmlDeviceGetMigMode, handle) is not None
         profiles = read_profiles(handle) if can_be_cut else None
-        return Acquaintance(handle, identity, profiles, measures_activity(handle))
+        return Acquaintance(handle, identity, profiles, measures_activity(handle), reports_xids)
 
     def _read_mig(
         self, met: Acquaintance, before: MigLayout | None
@@ -153,6 +156,11 @@ class Session:
                 return before, memories
         layout = read_layout(met.handle, met.profiles, model)
         return layout, read_memories(layout) or {}
+
+
+def _wanted_fields(order: LookOrder) -> tuple[Field, ...]:
+    slow = SLOW_FIELDS if order.slow is None else ()
+    return (*MOVING_FIELDS, *slow, *(COUNTER_FIELDS if order.counters is None else ()))
 
 
 def _facts(fields: Fields, slow: SlowSample, layout: MigLayout) -> HealthFacts:

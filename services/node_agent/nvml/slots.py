@@ -22,6 +22,7 @@ from services.node_agent.nvml.session import (
     SlowPart,
 )
 from services.node_agent.nvml.topology import Wiring
+from services.node_agent.readings import GpuCounters
 
 HUNG = Failure(0, "the driver does not answer for this GPU: a call hangs")
 
@@ -35,6 +36,7 @@ class Tiers:
     slow_interval_s: float = 10.0
     process_interval_s: float = 10.0
     wiring_interval_s: float = 60.0
+    counter_interval_s: float = 60.0
 
 
 class Slot:
@@ -53,6 +55,8 @@ class Slot:
         self._listing = False
         self._slow: SlowPart | None = None
         self._slow_due_s = 0.0
+        self._counters: GpuCounters | None = None
+        self._counters_due_s = 0.0
         self._processes_due_s = 0.0
         self._wired_with: frozenset[str] = frozenset()
         self._wiring_due_s = 0.0
@@ -72,8 +76,8 @@ class Slot:
         return self._listing and not self._lane.busy
 
     def read_all_next(self) -> None:
-        """Something happened to the GPU: the next look reads the slow part, too."""
-        self._slow_due_s = 0.0
+        """Something happened to the GPU: the next look reads the slow part and the counters, too."""
+        self._slow_due_s = self._counters_due_s = 0.0
 
     def start_look(self, session: Session) -> "asyncio.Future[Outcome[Answer]] | None":
         now_s = self._clock.monotonic()
@@ -85,6 +89,7 @@ class Slot:
             known=self.known,
             history=self.history,
             slow=None if now_s >= self._slow_due_s else self._slow,
+            counters=None if now_s >= self._counters_due_s else self._counters,
             with_processes=now_s >= self._processes_due_s,
         )
         started = self._lane.start(partial(session.look, order))
@@ -93,6 +98,8 @@ class Slot:
         self._listing = False
         if order.slow is None:
             self._slow_due_s = now_s + self._tiers.slow_interval_s
+        if order.counters is None:
+            self._counters_due_s = now_s + self._tiers.counter_interval_s
         if order.with_processes:
             self._processes_due_s = now_s + self._tiers.process_interval_s
         return started
@@ -119,7 +126,7 @@ class Slot:
             self._fail(_failure(outcome.error))
         elif isinstance(outcome.value, Look):
             self.failure, self.fresh, self.known = None, outcome.value, outcome.value.known
-            self._slow = outcome.value.slow
+            self._slow, self._counters = outcome.value.slow, outcome.value.sample.counters
         return outcome.value
 
     def start_wiring(
@@ -147,8 +154,8 @@ class Slot:
 
     def _fail(self, failure: Failure) -> None:
         """Nothing of before is believed once the GPU answers again."""
-        self.failure, self._slow = failure, None
-        self._slow_due_s = self._processes_due_s = 0.0
+        self.failure, self._slow, self._counters = failure, None, None
+        self._slow_due_s = self._counters_due_s = self._processes_due_s = 0.0
 
 
 def _failure(error: Exception) -> Failure:

@@ -1,6 +1,7 @@
 """What a GPU does now. A value that the driver does not give is None, never 0.
 
-There are two tiers: what moves is read at every look; what moves slowly, or costs much, now and then.
+There are two tiers: what moves is read at every look; what moves slowly, or costs much, now and then. What
+hardly moves at all is in `counters.py`.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from gpuloom.model.gpu import GpuUsage
 from services.node_agent.nvml.binding import Handle, nvml, optional
 from services.node_agent.nvml.fields import Field, Fields
 from services.node_agent.nvml.inventory import MIB
-from services.node_agent.readings import GpuSample
+from services.node_agent.readings import GpuCounters, GpuSample
 
 # NVML's numbers of fields.
 RECOVERY_ACTION = 230
@@ -64,6 +65,7 @@ class SlowSample:
     nvlink_bytes: int | None = None
     rows: RemappedRows | None = None
     uncorrected_errors: int | None = None
+    clock_event_reasons: int | None = None
 
 
 def usage_of(uuid: str, sample: GpuSample) -> GpuUsage:
@@ -72,7 +74,7 @@ def usage_of(uuid: str, sample: GpuSample) -> GpuUsage:
     )
 
 
-def read_sample(handle: Handle, fields: Fields, slow: SlowSample) -> GpuSample:
+def read_sample(handle: Handle, fields: Fields, slow: SlowSample, counters: GpuCounters) -> GpuSample:
     """Raise NvmlError if the GPU is gone, or has no memory to tell of: every working GPU has."""
     memory = read_memory(handle)
     rates = optional(nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -96,6 +98,9 @@ def read_sample(handle: Handle, fields: Fields, slow: SlowSample) -> GpuSample:
         uncorrected_remapped_rows=None if slow.rows is None else slow.rows.uncorrected,
         row_remap_failed=None if slow.rows is None else slow.rows.failed,
         nvlink_bytes=slow.nvlink_bytes,
+        ecc_uncorrected_volatile=slow.uncorrected_errors,
+        clock_event_reasons=slow.clock_event_reasons,
+        counters=counters,
     )
 
 
@@ -115,6 +120,7 @@ def read_slow_sample(handle: Handle, fields: Fields) -> SlowSample:
         nvlink_bytes=_nvlink_bytes(fields),
         rows=_rows(handle, fields),
         uncorrected_errors=_uncorrected_errors(handle, fields),
+        clock_event_reasons=_clock_event_reasons(handle),
     )
 
 
@@ -164,3 +170,11 @@ def _uncorrected_errors(handle: Handle, fields: Fields) -> int | None:
         kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         errors = optional(nvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
     return None if errors is None else int(errors)
+
+
+def _clock_event_reasons(handle: Handle) -> int | None:
+    reasons = optional(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    if reasons is None:
+        # Its older name.
+        reasons = optional(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    return None if reasons is None else int(reasons)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.nvml.machines import mig_machine, nvswitch_machine, seven_each, uuid
+from tests.nvml.machines import counting, mig_machine, nvswitch_machine, seven_each, uuid
 
 GPUS = 8
 SLICES = 7
@@ -76,7 +76,7 @@ def instances(layout: Layout) -> list[str]:
 
 def machine_keys(layout: Layout) -> dict[str, object]:
     """What the stand-in library shows: GPUs that measure activity, with a process on every device."""
-    keys = nvswitch_machine(GPUS)
+    keys = nvswitch_machine(GPUS) | counting()
     if layout is Layout.SLICES:
         keys |= mig_machine(GPUS)
     keys["all.gpm"] = 1

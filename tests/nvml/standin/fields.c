@@ -26,7 +26,11 @@ static int rows_of(unsigned gpu, unsigned which, long long *out) {
 
 static int known_field(unsigned gpu, unsigned id, long long *out) {
     switch (id) {
+    case 3: return gpu_number(gpu, "ecc.volatile.corrected", out);
     case 4: return gpu_number(gpu, "ecc.volatile.uncorrected", out);
+    case 5: return gpu_number(gpu, "ecc.aggregate.corrected", out);
+    case 6: return gpu_number(gpu, "ecc.aggregate.uncorrected", out);
+    case 74: case 75: case 76: case 77: case 78: case 79: return violation_of(gpu, id - 74, out);
     case 83: return gpu_number(gpu, "energy_mj", out);
     case 94: return gpu_number(gpu, "pcie_replays", out);
     case 142: case 143: case 144: case 145: return rows_of(gpu, id - 142, out);

@@ -46,6 +46,9 @@ dev_t_ device_of(unsigned gpu, unsigned instance);
 ret_t copy_text(const char *text, char *out, unsigned size);
 ret_t number_of(dev_t_ device, const char *key, unsigned *out);
 
+/* counters.c */
+int violation_of(unsigned gpu, unsigned policy, long long *out);
+
 /* mig.c */
 typedef struct {
     unsigned gpu, id, profile, start, size;

@@ -308,6 +308,22 @@ async def test_a_simulated_machine_is_wired_as_its_topology_says(tmp_path: Path)
     assert {link.remote for wiring in reading.wiring for link in wiring.links} == {NvLinkRemote.SWITCH}
 
 
+async def test_a_simulated_gpu_counts_no_errors_but_the_xid_of_its_fault(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path)
+    first, second, *_ = (gpu.uuid for gpu in machine.hardware.gpus)
+    machine.write_faults(Faults({second: GpuFault(GpuHealth.UNHEALTHY, "XID 79, fell off the bus")}))
+
+    reading = await SimulatedDriver(machine, FakeClock()).read()
+
+    sample = reading.samples[first]
+    assert (sample.ecc_uncorrected_volatile, sample.row_remap_failed) == (0, False)
+    assert (sample.counters.power_violation_ns, sample.counters.nvlink_crc_data_errors) == (0, 0)
+    # Cards that remap rows retire no pages.
+    assert sample.counters.retired_pages_corrected is None
+    assert reading.xids_heard == {gpu.uuid for gpu in machine.hardware.gpus}
+    assert reading.last_xids == {DeviceRef(second): 79}
+
+
 async def test_simulated_slices_have_memory_of_their_own(tmp_path: Path) -> None:
     machine = Machine.create(tmp_path / "n1", a_spec(mig=True))
     gpu = machine.hardware.gpus[0]

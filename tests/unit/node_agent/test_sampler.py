@@ -70,6 +70,18 @@ async def test_a_reader_of_the_deltas_has_the_node_s_state() -> None:
     assert bench.reader.holders == ()
 
 
+async def test_a_value_that_can_not_be_true_reaches_nobody_and_is_counted() -> None:
+    bench = Bench(FakeMachine(a_reading(a_gpu(), utilization=2.55)))
+
+    await bench.look()
+
+    (usage,) = bench.reader.usage
+    assert usage.utilization_ratio is None
+    counted = {"quantity": "utilization"}
+    assert bench.registry.get_sample_value("gpuloom_node_agent_implausible_values_total", counted) == 1
+    assert bench.looks("none") == 1
+
+
 async def test_a_look_that_finds_nothing_new_publishes_nothing() -> None:
     bench = Bench(FakeMachine())
     await bench.look()

@@ -10,7 +10,7 @@ from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.process import GpuProcess
 from services.node_agent.picture import Picture
-from services.node_agent.readings import Activity, DriverReading, GpuSample, InstanceReading
+from services.node_agent.readings import Activity, DriverReading, GpuCounters, GpuSample, InstanceReading
 
 A_DEVICE = DeviceRef("GPU-a")
 MIG_GPU = "GPU-mig"
@@ -34,6 +34,9 @@ A_SAMPLE = GpuSample(
     uncorrected_remapped_rows=2,
     row_remap_failed=False,
     nvlink_bytes=4096,
+    ecc_uncorrected_volatile=4,
+    clock_event_reasons=1,
+    counters=GpuCounters(**{name: 100 + place for place, name in enumerate(GpuCounters.__slots__)}),
 )
 AN_ACTIVITY = Activity(0.9, 0.7, 0.25, 0.5, 1e9, 2e9)
 

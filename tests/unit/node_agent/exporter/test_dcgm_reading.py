@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import DeviceRef, GpuHealth, GpuUsage
 from services.node_agent.exporter.dcgm_reading import DcgmReading, merge, parse_dcgm
-from services.node_agent.exporter.exposition import NodePage, device_block, exposition
+from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
 from services.node_agent.picture import Picture
 from services.node_agent.readings import Activity, DriverReading, GpuSample, InstanceReading
 from tests.unit.node_agent.exporter.builders import (
@@ -105,11 +105,11 @@ def test_rows_that_name_no_device_are_left_out(label: str) -> None:
 def test_our_own_text_read_back_fills_a_blank_reading_with_the_same() -> None:
     picture: Picture = a_full_picture()
     assert picture.reading is not None
-    page = NodePage("n1", True, device_block(replace(picture, processes=()), "Hostname"))
+    page = NodePage("n1", True, device_block(replace(picture, processes=()), PageFormat()))
     blank = {ref: InstanceReading(instance.number) for ref, instance in picture.reading.instances.items()}
     empty = replace(picture.reading, samples={}, activity={}, instances=blank)
 
-    merged = merge(empty, parse_dcgm(exposition([page], "Hostname").decode()))
+    merged = merge(empty, parse_dcgm(exposition([page], PageFormat()).decode()))
 
     whole, known = merged.samples["GPU-a"], A_SAMPLE
     # NVLink traffic is left out: versions of dcgm-exporter disagree about its unit.

@@ -23,10 +23,11 @@ def a_pod(
     image: str = "nvcr.io/nvidia/k8s/dcgm-exporter:4.2.0",
     ports: Any = None,
     node: str = "n1",
+    namespace: str = "gpu-operator",
     **status: Any,
 ) -> dict[str, Any]:
     return {
-        "metadata": {"name": name, "namespace": "gpu-operator", "uid": name, "labels": labels},
+        "metadata": {"name": name, "namespace": namespace, "uid": name, "labels": labels},
         "spec": {"nodeName": node, "containers": [{"name": "main", "image": image, "ports": ports}]},
         "status": {"phase": "Running", "podIP": "10.0.0.7", **status},
     }
@@ -71,7 +72,7 @@ def test_an_ipv6_address_is_written_in_brackets() -> None:
 
 
 def test_it_is_followed_as_it_comes_and_goes() -> None:
-    pods, pod, gone = DcgmPods("n1"), a_pod(), a_pod(phase="Failed")
+    pods, pod, gone = DcgmPods("n1", ["gpu-operator"]), a_pod(), a_pod(phase="Failed")
     seen = [pods.url()]
 
     for change in (Change(None, pod), Change(pod, gone), Change(gone, pod), Change(pod, None)):
@@ -83,7 +84,7 @@ def test_it_is_followed_as_it_comes_and_goes() -> None:
 
 
 def test_pods_of_other_nodes_and_of_other_namespaces_are_not_believed() -> None:
-    here, elsewhere = DcgmPods("n1", ["monitoring"]), DcgmPods("n2")
+    here, elsewhere = DcgmPods("n1", ["monitoring"]), DcgmPods("n2", ["gpu-operator"])
 
     for pods in (here, elsewhere):
         pods.hear(Change(None, a_pod()))
@@ -93,14 +94,14 @@ def test_pods_of_other_nodes_and_of_other_namespaces_are_not_believed() -> None:
 
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JSON))
 def test_no_pod_whatever_it_holds_stops_the_informer(pod: dict[str, Any]) -> None:
-    DcgmPods("n1").hear(Change(None, pod))
+    DcgmPods("n1", ["gpu-operator"]).hear(Change(None, pod))
 
     assert dcgm_url(pod) == ""
 
 
 @given(labels=JSON, image=JSON, ports=JSON, conditions=JSON, podIP=JSON)
 def test_no_part_of_a_pod_whatever_it_holds_stops_the_informer(**parts: Any) -> None:
-    pods = DcgmPods("n1")
+    pods = DcgmPods("n1", ["gpu-operator"])
 
     pods.hear(Change(None, a_pod(**parts)))
 

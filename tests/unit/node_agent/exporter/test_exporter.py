@@ -7,12 +7,13 @@ from prometheus_client import CollectorRegistry
 
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.exporter.exporter import Exporter
+from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from tests.unit.node_agent.exporter.builders import FakeNode, a_full_picture, a_picture, values_of
 
 
 def an_exporter(*nodes: FakeNode, note: str = "") -> Exporter:
-    exporter = Exporter("Hostname", FakeClock(), ExporterMetrics(CollectorRegistry()))
+    exporter = Exporter(PageFormat(), FakeClock(), ExporterMetrics(CollectorRegistry()))
     for node in nodes:
         exporter.add(node, lambda: note)
     return exporter

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuloom.model.gpu import DeviceRef, GpuHealth, GpuUsage
-from services.node_agent.exporter.exposition import NodePage, device_block, exposition
-from services.node_agent.exporter.families import FAMILIES
+from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
+from services.node_agent.exporter.families import DEFAULT_FAMILIES
 from services.node_agent.picture import Picture
 from services.node_agent.readings import GpuSample, InstanceReading
 from tests.unit.node_agent.exporter.builders import (
@@ -28,9 +28,10 @@ from tests.unit.node_agent.exporter.builders import (
 BIG, SMALL = (DeviceRef(MIG_GPU, placement) for placement in SLICES)
 
 
-def written(picture: Picture, hostname_label: str = "Hostname") -> bytes:
-    page = NodePage(picture.state.node_name, True, device_block(picture, hostname_label))
-    return exposition([page], hostname_label)
+def written(picture: Picture, form: PageFormat | None = None) -> bytes:
+    form = form or PageFormat()
+    page = NodePage(picture.state.node_name, True, device_block(picture, form))
+    return exposition([page], form)
 
 
 def lines_of(text: bytes, name: str) -> list[str]:
@@ -58,7 +59,10 @@ def test_the_model_is_named_as_the_driver_prints_it() -> None:
 
 
 def test_the_hostname_can_be_written_in_small_letters() -> None:
-    assert 'hostname="n1",node="n1"' in lines_of(written(a_picture(), "hostname"), "DCGM_FI_DEV_GPU_TEMP")[0]
+    assert (
+        'hostname="n1",node="n1"'
+        in lines_of(written(a_picture(), PageFormat("hostname")), "DCGM_FI_DEV_GPU_TEMP")[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,10 @@ def test_the_hostname_can_be_written_in_small_letters() -> None:
         ("SM_CLOCK", 1410),
         ("ROW_REMAP_FAILURE", 0),
         ("NVLINK_BANDWIDTH_TOTAL", 4),
+        ("ECC_DBE_VOL_TOTAL", 4),
+        ("CLOCK_THROTTLE_REASONS", 1),
+        ("POWER_VIOLATION", A_SAMPLE.counters.power_violation_ns),
+        ("NVLINK_REPLAY_ERROR_COUNT_TOTAL", A_SAMPLE.counters.nvlink_replay_errors),
     ],
 )
 def test_values_have_the_units_of_dcgm_exporter(name: str, value: float) -> None:
@@ -166,6 +174,16 @@ def test_activity_is_that_of_the_instance() -> None:
     assert found == {("GPU-a", ""): 0.9, (MIG_GPU, "1"): 0.9}
 
 
+def test_no_error_so_far_is_zero_where_errors_are_reported_and_nothing_elsewhere() -> None:
+    deaf, lost = a_card("GPU-deaf", 2), a_card("GPU-lost", 3, health=GpuHealth.LOST)
+    heard = frozenset({"GPU-a", MIG_GPU, "GPU-lost"})
+    picture = a_picture(a_card(), a_cut_card(), deaf, lost, last_xids={SMALL: 43}, xids_heard=heard)
+
+    found = values_of(written(picture), "DCGM_FI_DEV_XID_ERRORS", "UUID", "GPU_I_PROFILE")
+
+    assert found == {("GPU-a", ""): 0, (MIG_GPU, "3g.40gb"): 0, (MIG_GPU, "1g.10gb"): 43}
+
+
 def test_an_instance_without_its_own_error_shows_that_of_its_card() -> None:
     picture = a_picture(a_cut_card(), last_xids={DeviceRef(MIG_GPU): 48, SMALL: 43})
 
@@ -182,13 +200,13 @@ def test_instances_that_the_driver_does_not_number_can_be_told_apart() -> None:
 
 def test_families_come_once_for_all_nodes_and_in_a_stable_order() -> None:
     pictures = [a_full_picture("n1"), a_full_picture("n2")]
-    pages = [NodePage(p.state.node_name, True, device_block(p, "Hostname")) for p in pictures]
+    pages = [NodePage(p.state.node_name, True, device_block(p, PageFormat())) for p in pictures]
 
-    text = exposition(pages, "Hostname")
+    text = exposition(pages, PageFormat())
 
-    assert text == exposition(pages, "Hostname")
+    assert text == exposition(pages, PageFormat())
     types = [line.split(b" ")[2].decode() for line in text.split(b"\n") if line.startswith(b"# TYPE")]
-    assert types == ["dcgm_up", *(family.name for family in FAMILIES)]
+    assert types == ["dcgm_up", *(family.name for family in DEFAULT_FAMILIES)]
     assert set(values_of(text, "dcgm_up", "Hostname", "node").values()) == {1}
     assert len(values_of(text, "DCGM_FI_DEV_XID_ERRORS", "node", "UUID", "GPU_I_ID")) == 4
 

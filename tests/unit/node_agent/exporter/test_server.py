@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gpuloom.runtime.clock import FakeClock, settle
 from services.node_agent.exporter.exporter import Exporter
+from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
 from tests.effort import examples
@@ -47,7 +48,7 @@ async def served(port: int = 0) -> AsyncIterator[Served]:
 def a_server(port: int) -> Served:
     registry, node = CollectorRegistry(), FakeNode(a_picture())
     metrics = ExporterMetrics(registry)
-    exporter = Exporter("Hostname", FakeClock(), metrics)
+    exporter = Exporter(PageFormat(), FakeClock(), metrics)
     exporter.add(node)
     return Served(ExporterServer(exporter, HOST, port, metrics), exporter, node, registry)
 

@@ -22,6 +22,7 @@ from services.node_agent.node import Node
 from tests.unit.node_agent.exporter.builders import FakeNode, a_picture, values_of
 from tests.unit.node_agent.exporter.test_dcgm_reader import BareDriver
 from tests.unit.node_agent.exporter.test_detection import a_pod
+from tests.unit.node_agent.exporter.test_exposition import written
 
 URL = {"GPULOOM_AGENT_DCGM_URL": "http://127.0.0.1:9401/metrics"}
 
@@ -129,6 +130,31 @@ async def test_auto_stands_back_where_dcgm_exporter_runs(listed_before: bool) ->
         await pods._list()
 
         assert b"DCGM_FI_DEV_GPU_UTIL" not in before
+        assert b"DCGM_FI_DEV_GPU_UTIL" not in text_of(export)
+
+
+@pytest.mark.parametrize("namespace", ["team-a", "default", "gpu-operator-2"])
+async def test_a_pod_labelled_like_dcgm_exporter_elsewhere_changes_nothing(namespace: str) -> None:
+    async with an_app() as app:
+        impostor = a_pod(labels={"app": "nvidia-dcgm-exporter"}, namespace=namespace)
+        pods = pods_of(app, impostor)
+        await pods._list()
+        export = await start_exporter(app, config(), pods)
+
+        export.show(FakeNode(a_picture()), BareDriver())
+
+        assert text_of(export) == written(a_picture())
+
+
+async def test_the_namespaces_of_dcgm_exporter_can_be_named() -> None:
+    async with an_app() as app:
+        pods = pods_of(app, a_pod(namespace="monitoring"))
+        await pods._list()
+        named = config(GPULOOM_AGENT_DCGM_NAMESPACES="gpu-operator,monitoring")
+        export = await start_exporter(app, named, pods)
+
+        export.show(FakeNode(a_picture()), BareDriver())
+
         assert b"DCGM_FI_DEV_GPU_UTIL" not in text_of(export)
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
 from services.node_agent.nvml.account import reading_of
-from services.node_agent.nvml.events import XidEvent
 from services.node_agent.nvml.failure import failure_of_code
 from services.node_agent.nvml.health import HealthFacts
 from services.node_agent.nvml.inventory import Identity
@@ -18,6 +17,7 @@ from services.node_agent.nvml.processes import ListedProcess
 from services.node_agent.nvml.record import Record
 from services.node_agent.nvml.session import Acquaintance, Look, SlowPart
 from services.node_agent.nvml.usage import SlowSample
+from services.node_agent.nvml.xids import XidEvent
 from services.node_agent.readings import DriverReading, GpuSample
 
 WELL = HealthFacts(recovery_action=0)
@@ -92,6 +92,34 @@ def test_a_gpu_that_has_not_answered_yet_is_not_taken_for_lost() -> None:
     ledger.judge([Place(0, "", None, None)], now_s=1.0)
 
     assert healths(ledger) == {"a": GpuHealth.UNKNOWN}
+
+
+def test_a_slow_gpu_keeps_its_last_sample_until_that_is_too_old() -> None:
+    a, b = a_look("a"), a_look("b")
+    ledger = Ledger(hold_s=12.0)
+    ledger.meet(a, 0)
+    ledger.meet(b, 1)
+    ledger.judge([a_place(0, a), a_place(1, b)], now_s=100.0)
+
+    slow = [Place(0, "a", None, None), a_place(1, b)]
+    ledger.judge(slow, now_s=112.0)
+    held = reading(ledger)
+    ledger.judge(slow, now_s=112.5)
+    old = reading(ledger)
+
+    assert (set(held.samples), [usage.gpu_uuid for usage in held.usage]) == ({"a", "b"}, ["b"])
+    assert set(old.samples) == {"b"}
+
+
+def test_a_gpu_that_failed_keeps_no_sample() -> None:
+    a = a_look("a")
+    ledger = Ledger(hold_s=12.0)
+    ledger.meet(a, 0)
+    ledger.judge([a_place(0, a)], now_s=100.0)
+
+    ledger.judge([Place(0, "a", None, LOST)], now_s=101.0)
+
+    assert reading(ledger).samples == {}
 
 
 def test_an_error_of_a_gpu_that_is_not_known_is_nobodys() -> None:
