@@ -1,5 +1,7 @@
 """Prometheus and promtool from Debian's package, unpacked into the cache of the node tests.
 
+The suite is the first whose Prometheus bounds the age of samples by query (2.43), which our client needs.
+
 Nothing is installed. Where they can't be had, a test is skipped, or fails where it must run.
 """
 
@@ -14,9 +16,10 @@ import pytest
 from gpuloom.errors import NotFoundError
 from tests.cluster.assets.build import cache_folder
 from tests.cluster.binaries import REQUIRE_REAL
-from tests.cluster.nodes.packages import Apt
+from tests.cluster.nodes.packages import apt_of_suite
 
-PACKAGE = "prometheus"
+PACKAGES = ("prometheus", "promtool")
+SUITE = "trixie"
 PROGRAMS = ("prometheus", "promtool")
 
 
@@ -33,13 +36,13 @@ def require_prometheus(environ: Mapping[str, str] = os.environ) -> Path:
 
 def fetch_prometheus(cache: Path) -> Path:
     """Raise NotFoundError if the package can't be had."""
-    folder = cache / PACKAGE
+    folder = cache / f"prometheus-{SUITE}"
     if folder.exists():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as work:
-        apt = Apt(Path(work))
-        tree = apt.unpack([apt.download(PACKAGE)])
+        apt = apt_of_suite(SUITE, Path(work))
+        tree = apt.unpack([apt.download(package) for package in PACKAGES])
         complete = Path(work) / "complete"
         complete.mkdir()
         for name in PROGRAMS:

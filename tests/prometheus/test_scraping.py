@@ -1,62 +1,24 @@
 """A real Prometheus scrapes a real exporter, and answers queries about what it found."""
 
-import os
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
-import yaml
 from prometheus_client import CollectorRegistry
 
-from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.runtime.clock import SystemClock
+from gpuloom.sim.ports import HOST
 from services.node_agent.exporter.exporter import Exporter
 from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
+from tests.prometheus.server import JOB, Prometheus, running
 from tests.unit.node_agent.exporter.builders import MIG_GPU, FakeNode, a_full_picture
 
 # One Prometheus for all of them: it takes seconds until it scrapes for the first time.
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
-
-JOB = "gpus"
-_INTERVAL = "500ms"
-_POLL_S = 0.1
-_PATIENCE_S = 30.0
-
-Series = list[tuple[dict[str, str], float]]
-
-
-@dataclass(frozen=True)
-class Prometheus:
-    url: str
-    clock: SystemClock
-    session: aiohttp.ClientSession
-
-    async def query(self, expression: str) -> Series:
-        async with self.session.get(f"{self.url}/api/v1/query", params={"query": expression}) as answer:
-            body: dict[str, Any] = await answer.json()
-        assert body["status"] == "success", body
-        return [(item["metric"], float(item["value"][1])) for item in body["data"]["result"]]
-
-    async def until(self, expression: str, satisfied: Callable[[Series], bool]) -> Series:
-        """The first answer that satisfies. TimeoutError if none does for long."""
-        async with deadline(self.clock, _PATIENCE_S):
-            while True:
-                found = await self.query(expression)
-                if satisfied(found):
-                    return found
-                await self.clock.sleep(_POLL_S)
-        raise AssertionError("a deadline either raises or lets the loop return")
 
 
 @dataclass(frozen=True)
@@ -80,35 +42,6 @@ async def scraped(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     ):
         await prometheus.until("dcgm_up", bool)
         yield Scraped(node, prometheus, registry)
-
-
-@asynccontextmanager
-async def running(
-    program: Path, folder: Path, exporter_port: int, clock: SystemClock
-) -> AsyncIterator[Prometheus]:
-    (port,) = free_ports(1, random.Random())
-    config = folder / "prometheus.yaml"
-    targets = [{"targets": [f"{HOST}:{exporter_port}"]}]
-    job = {"job_name": JOB, "scrape_interval": _INTERVAL, "scrape_timeout": _INTERVAL}
-    config.write_text(yaml.safe_dump({"scrape_configs": [{**job, "static_configs": targets}]}))
-    flags = {
-        "config.file": config,
-        "storage.tsdb.path": folder / "data",
-        "web.listen-address": f"{HOST}:{port}",
-        "web.console.templates": folder,
-        "web.console.libraries": folder,
-    }
-    spec = ProcessSpec(
-        name="prometheus",
-        argv=(str(program), *(f"--{name}={value}" for name, value in flags.items())),
-        log_path=folder / "prometheus.log",
-        environment={"PATH": os.environ.get("PATH", ""), "HOME": str(folder)},
-        working_dir=folder,
-        ready=answers_ok(f"http://{HOST}:{port}/-/ready", clock),
-    )
-    async with Supervisor(clock) as supervisor, aiohttp.ClientSession() as session:
-        await supervisor.start([[spec]])
-        yield Prometheus(f"http://{HOST}:{port}", clock, session)
 
 
 async def test_prometheus_scrapes_the_exporter_and_sees_that_it_is_up(scraped: Scraped) -> None:

@@ -101,15 +101,20 @@ class Apt:
         return tree
 
 
+def apt_of_suite(suite: str, folder: Path) -> Apt:
+    """Of another suite than the machine's own. Raise NotFoundError if no mirror is known."""
+    mirror = find_mirror(_source_texts())
+    if mirror is None:
+        raise NotFoundError(f"packages of {suite}: apt has no mirror of Debian configured")
+    return Apt(folder, mirror.line(suite))
+
+
 def _download_containerd(work: Path) -> Path:
     own = Apt(work / "own")
     archive = own.download("containerd")
     if _version(archive).startswith(CONTAINERD_LINE):
         return own.unpack([archive])
-    mirror = find_mirror(_source_texts())
-    if mirror is None:
-        raise NotFoundError(f"containerd {CONTAINERD_LINE}: apt has no mirror of Debian configured")
-    newer = Apt(work / "newer", mirror.line(SUITE_OF_CONTAINERD))
+    newer = apt_of_suite(SUITE_OF_CONTAINERD, work / "newer")
     archive = newer.download("containerd")
     if not _version(archive).startswith(CONTAINERD_LINE):
         raise NotFoundError(f"containerd {CONTAINERD_LINE}: {SUITE_OF_CONTAINERD} has {_version(archive)}")

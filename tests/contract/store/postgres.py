@@ -1,0 +1,119 @@
+"""A PostgreSQL server for these tests: in a container where there is an engine, else Debian's.
+
+`GPULOOM_TEST_DATABASE_URL` names one that is there already.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.binaries import REQUIRE_REAL
+
+URL_VARIABLE = "GPULOOM_TEST_DATABASE_URL"
+IMAGE = "postgres:17"
+_USER = "postgres"
+
+
+def require_server(environ: Mapping[str, str]) -> None:
+    """Skip if there can be no server here; fail where real parts are required."""
+    if environ.get(URL_VARIABLE) or _has_engine() or _programs() is not None:
+        return
+    reason = f"no PostgreSQL: neither a Docker engine, nor Debian's package, nor {URL_VARIABLE}"
+    if environ.get(REQUIRE_REAL) == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def server_url() -> Iterator[str]:
+    given = os.environ.get(URL_VARIABLE)
+    if given:
+        yield given
+    elif _has_engine():
+        with _in_container() as url:
+            yield url
+    else:
+        programs = _programs()
+        assert programs is not None
+        with _local(programs) as url:
+            yield url
+
+
+@contextmanager
+def _in_container() -> Iterator[str]:
+    # Its reaper is an image that can't be had everywhere; leaving the context removes the container.
+    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+    from testcontainers.postgres import PostgresContainer  # noqa: PLC0415 - reads that variable
+
+    with PostgresContainer(IMAGE, driver=None) as container:
+        yield container.get_connection_url()
+
+
+@contextmanager
+def _local(programs: Path) -> Iterator[str]:
+    """PostgreSQL refuses to run as root, so root gives the folder to the account of Debian's package."""
+    with tempfile.TemporaryDirectory(prefix="gpuloom-postgres-") as folder:
+        data, port = Path(folder) / "data", _free_port()
+        prefix: list[str] = []
+        if os.geteuid() == 0:
+            shutil.chown(folder, _USER, _USER)
+            prefix = ["runuser", "-u", _USER, "--"]
+        _run(
+            [
+                *prefix,
+                str(programs / "initdb"),
+                "-D",
+                str(data),
+                "-U",
+                _USER,
+                "-A",
+                "trust",
+                "-N",
+                "-E",
+                "UTF8",
+            ]
+        )
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        control = [*prefix, str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", f"{folder}/log"]
+        _run([*control, "-o", options, "start"])
+        try:
+            yield f"postgresql://{_USER}@127.0.0.1:{port}/postgres"
+        finally:
+            _run([*control, "-m", "immediate", "stop"])
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=60)  # noqa: S603
+
+
+def _has_engine() -> bool:
+    host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    path = host.removeprefix("unix://")
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def _programs() -> Path | None:
+    """The folder of the newest server that Debian installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return found[-1].parent if found else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
