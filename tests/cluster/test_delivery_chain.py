@@ -110,7 +110,7 @@ async def test_pods_see_exactly_the_cards_they_were_given_also_after_the_agent_r
     assert "0/1 nodes are available" in refused
 
 
-async def test_containers_get_their_devices_and_no_others_while_every_call_of_nvml_hangs(
+async def test_while_every_call_of_nvml_hangs_what_runs_goes_on_and_each_start_is_refused_at_once(
     chain: Chain,
 ) -> None:
     """The kubelet restarts on top of it; in this mode nothing of ours hangs on it."""
@@ -123,22 +123,25 @@ async def test_containers_get_their_devices_and_no_others_while_every_call_of_nv
             "forged": an_allocation("GPU-unknown"),
             "copied": allocation_of(half),
             "misplaced": replace(an_allocation(uuid(free)), container="side"),
+            "late": an_allocation(uuid(free)),
         }
         for name, allocation in wrong.items():
-            await bind(chain, name, 100, allocation)
-        refused = {name: await refusal(chain.client, name) for name in wrong}
-        await bind(chain, "late", 1000, an_allocation(uuid(free)))
-        late = await wait_started(chain.client, "late", CLOCK)
+            await bind(chain, name, 1000, allocation)
+        await bind(chain, "wider", 100, an_allocation(uuid(free)))
+        refused = {name: await refusal(chain.client, name) for name in (*wrong, "wider")}
         still = await chain.client.get(PODS, "half", NAMESPACE)
-        told = await metrics_where(chain, lambda told: told["gpuloom_node_agent_holders"] == 2)
-        late_sees, half_sees = await seen_by(chain, late), await seen_by(chain, still)
+        told = await metrics_where(chain, lambda told: told["gpuloom_node_agent_holders"] == 1)
+        half_sees = await seen_by(chain, still)
 
-    assert late_sees == [f"gpu-{free}"]
     assert half_sees == given_to(half)
     assert (container_id(still), restarts(still)) == (container_id(half), 0)
     assert "gpuloom: this node has no GPU GPU-unknown" in refused["forged"]
     assert "gpuloom: the allocation names another pod" in refused["copied"]
     assert "gpuloom: the allocation is for container side, but main asks for GPUs" in refused["misplaced"]
+    assert (
+        "gpuloom: the allocation gives 1000 milli, but container main asks for 100 milli" in refused["wider"]
+    )
+    assert f"gpuloom: GPU {uuid(free)} has a health that is not known now" in refused["late"]
     answers = "gpuloom_node_agent_delivery_answer_duration_seconds"
     assert told[f'{answers}_bucket{{le="0.05"}}'] == told[f"{answers}_count"] > len(wrong)
     assert told['gpuloom_node_agent_gpus{health="unknown"}'] == GPUS
@@ -166,6 +169,21 @@ async def test_without_nri_a_pod_of_nvidias_runtime_class_gets_its_devices_by_en
     assert f"{VARIABLE_DEVICES}={device.device.gpu_uuid}" in said.splitlines()
     assert "the pod needs runtimeClassName nvidia" in refused
     assert told['gpuloom_node_agent_delivery_way{way="env"}'] == 1
+
+
+async def test_under_nri_no_container_of_nvidias_runtime_class_is_created(
+    tmp_path: Path, library: Path
+) -> None:
+    async with a_chain(tmp_path, library, RuntimeLine.CONTAINERD_2, {}) as chain:
+        await _add_runtime_class(chain)
+        await restart_agent(chain)
+        by_class = a_pod("by-class", node=NODE)
+        by_class["spec"]["runtimeClassName"] = "nvidia"
+        await chain.client.create(PODS, by_class)
+
+        assert "gpuloom: runtime handler nvidia could show this pod every GPU" in await refusal(
+            chain.client, "by-class"
+        )
 
 
 @asynccontextmanager
