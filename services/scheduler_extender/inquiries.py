@@ -51,15 +51,20 @@ class Observed(Protocol):
     def objects(self) -> Sequence[JsonObject]: ...
 
 
+def _nothing() -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What is read to answer."""
+    """What is read to answer. `cluster_note` says what is wrong with the cluster as a whole, if anything."""
 
     views: Views
     decisions: DecisionLog
     quarantine: Quarantine
     nodes: Observed
     pods: Observed
+    cluster_note: Callable[[], str] = _nothing
 
 
 class Inquiries:
@@ -93,7 +98,7 @@ class Inquiries:
             PodStanding.UNMANAGED,
             quarantine=None if hold is None else self._notice(hold),
             decisions=self._records.decisions.about(ref.uid) if ref.uid else (),
-            note=GATED if _is_gated(pod) else "",
+            note=" ".join(filter(None, (self._records.cluster_note(), GATED if _is_gated(pod) else ""))),
         )
         settled = _settled(pod, known)
         if settled is not None:

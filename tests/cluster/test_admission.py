@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from gpuloom.errors import GpuloomError, InvalidRequestError, NotAllowedError, NotFoundError
 from gpuloom.kube.client import KubeClient, PodBinding
@@ -17,8 +18,15 @@ from gpuloom.kube.resources import (
     PODS,
     RUNTIME_CLASSES,
 )
-from gpuloom.names import ANNOTATION_ALLOCATION, ANNOTATION_EPOCH, ANNOTATION_VISIBLE_DEVICES
+from gpuloom.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_EPOCH,
+    ANNOTATION_VISIBLE_DEVICES,
+    CONDITION_ADMISSION_POLICIES,
+)
 from gpuloom.runtime.clock import SystemClock, deadline
+from services.scheduler_extender.adapters.policies import PolicyWatch
+from services.scheduler_extender.metrics import ExtenderMetrics
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.shared import DEPLOY, SharedControlPlane
 
@@ -29,6 +37,7 @@ NODE = "admission-node"
 POD = "admitted"
 CLOCK = SystemClock()
 POLICIES = ("gpuloom-allocation-annotations", "gpuloom-runtime-classes")
+INSTALLED = "gpuloom_scheduler_extender_admission_policy_installed"
 USERS = "default"
 CLASS = "nvidia"
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
@@ -128,7 +137,13 @@ def a_classed_pod(*envs: JsonObject | None, limits: dict[str, str] | None = None
 
 
 async def test_pods_of_users_do_not_see_every_gpu_by_nvidias_runtime_class(admin: KubeClient) -> None:
-    wide = [[ALL], [None], [FROM_ALLOCATION, None], [FROM_ALLOCATION, ALL], [VOID, {**ALL, "value": ""}]]
+    wide: list[list[JsonObject | None]] = [
+        [ALL],
+        [None],
+        [FROM_ALLOCATION, None],
+        [FROM_ALLOCATION, ALL],
+        [VOID, {**ALL, "value": ""}],
+    ]
     twice = a_classed_pod(FROM_ALLOCATION)
     twice["spec"]["containers"][0]["env"].append(ALL)
     initial = a_classed_pod(FROM_ALLOCATION)
@@ -153,6 +168,44 @@ async def test_pods_of_users_do_not_see_every_gpu_by_nvidias_runtime_class(admin
         changed = await admin.patch(PODS, POD, metadata_of(created)["namespace"], annotated(note="1"))
         assert metadata_of(changed)["annotations"]["note"] == "1"
         await admin.delete(PODS, POD, metadata_of(created)["namespace"])
+
+
+async def test_the_extender_notices_with_its_account_what_is_in_force(
+    shared_control_plane: SharedControlPlane, admin: KubeClient
+) -> None:
+    account = await shared_control_plane.plane.service_account_kubeconfig(NAMESPACE, "scheduler-extender")
+    await admin.create(PODS, a_pod(POD))
+    registry = CollectorRegistry()
+
+    def installed() -> list[float | None]:
+        return [registry.get_sample_value(INSTALLED, {"policy": name}) for name in (*POLICIES, "other")]
+
+    async with shared_control_plane.client(account) as extender:
+        own_pod, metrics = (NAMESPACE, POD), ExtenderMetrics(registry)
+        watch = PolicyWatch(extender, POLICIES, own_pod, CLOCK, metrics)
+        await watch.check()
+        complete = installed(), await _condition(admin), watch.note()
+        binding = await admin.get(ADMISSION_POLICY_BINDINGS, POLICIES[1])
+        await admin.delete(ADMISSION_POLICY_BINDINGS, POLICIES[1])
+        await watch.check()
+        incomplete = installed(), await _condition(admin)
+        metadata = {"name": POLICIES[1]}
+        await admin.create(ADMISSION_POLICY_BINDINGS, {"metadata": metadata, "spec": binding["spec"]})
+        await PolicyWatch(extender, ("other",), None, CLOCK, metrics).check()
+
+    assert complete == ([1, 1, None], "True", "")
+    assert incomplete == ([1, 0, None], "False")
+    assert installed() == [1, 0, None]
+
+
+async def _condition(client: KubeClient) -> str:
+    pod = await client.get(PODS, POD, NAMESPACE)
+    (status,) = [
+        entry["status"]
+        for entry in pod["status"]["conditions"]
+        if entry["type"] == CONDITION_ADMISSION_POLICIES
+    ]
+    return str(status)
 
 
 async def _wait_in_force(client: KubeClient) -> None:

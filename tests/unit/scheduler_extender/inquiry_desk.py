@@ -37,6 +37,7 @@ class InquiryDesk:
         pods: Iterable[JsonObject] = (),
         clock: Clock | None = None,
         unready_reason: Callable[[], str] = lambda: "",
+        cluster_note: Callable[[], str] = lambda: "",
     ) -> None:
         self.clock = clock or HandClock()
         self.state = ClusterState(Ledger(30.0), lambda: False, self.clock)
@@ -50,6 +51,8 @@ class InquiryDesk:
             self.state.observe_facts(node_facts.state.node_uid, node_facts)
         for pod in shown:
             self.state.observe_pod(Change(None, pod))
-        records = Records(self.state.views, self.decisions, self.quarantine, Shown(nodes), Shown(shown))
+        records = Records(
+            self.state.views, self.decisions, self.quarantine, Shown(nodes), Shown(shown), cluster_note
+        )
         judge = Judge(Outcomes(ScoreWeights()))
         self.inquiries = Inquiries(records, judge, unready_reason, self.clock)
