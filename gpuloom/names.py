@@ -47,3 +47,5 @@ REQUIRED_PLUGINS_PREFIX = "required-plugins.noderesource.dev/container."
 NRI_PLUGIN = "gpuloom"
 
 CONDITION_GPUS_HEALTHY = "GpusHealthy"
+CONDITION_ADMISSION_POLICIES = "gpuloom.dev/AdmissionPoliciesInstalled"
+"""On the pod of the extender that leads."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gpuloom/nri/nri.proto\x12\x14nri.pkg.api.v1alpha1\"Q\n\x07Request\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x14\n\x0ctimeout_nano\x18\x04 \x01(\x03\"I\n\x08Response\x12,\n\x06status\x18\x01 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Status\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\'\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"Q\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"y\n\x14StopContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"\xa1\x01\n\x10StateChangeEvent\x12*\n\x05\x65vent\x18\x01 \x01(\x0e\x32\x1b.nri.pkg.api.v1alpha1.Event\x12-\n\x03pod\x18\x02 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x03 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"\xc2\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x46\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x31.nri.pkg.api.v1alpha1.PodSandbox.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xed\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x05state\x18\x04 \x01(\x0e\x32$.nri.pkg.api.v1alpha1.ContainerState\x12\x45\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x30.nri.pkg.api.v1alpha1.Container.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xdf\x02\n\x13\x43ontainerAdjustment\x12O\n\x0b\x61nnotations\x18\x02 \x03(\x0b\x32:.nri.pkg.api.v1alpha1.ContainerAdjustment.AnnotationsEntry\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12*\n\x05hooks\x18\x05 \x01(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Hooks\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"N\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xb1\x02\n\x05Hooks\x12,\n\x08prestart\x18\x01 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x32\n\x0e\x63reate_runtime\x18\x02 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x34\n\x10\x63reate_container\x18\x03 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x33\n\x0fstart_container\x18\x04 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12-\n\tpoststart\x18\x05 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12,\n\x08poststop\x18\x06 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\"c\n\x04Hook\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12\x0b\n\x03\x65nv\x18\x03 \x03(\t\x12\x32\n\x07timeout\x18\x04 \x01(\x0b\x32!.nri.pkg.api.v1alpha1.OptionalInt\"\xe8\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12\x39\n\tfile_mode\x18\x05 \x01(\x0b\x32&.nri.pkg.api.v1alpha1.OptionalFileMode\x12\x31\n\x03uid\x18\x06 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\x12\x31\n\x03gid\x18\x07 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\"\x1c\n\x0bOptionalInt\x12\r\n\x05value\x18\x01 \x01(\x03\"\x1f\n\x0eOptionalUInt32\x12\r\n\x05value\x18\x01 \x01(\r\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r*\x92\x02\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04\x12\x19\n\x15POST_CREATE_CONTAINER\x10\x05\x12\x13\n\x0fSTART_CONTAINER\x10\x06\x12\x18\n\x14POST_START_CONTAINER\x10\x07\x12\x14\n\x10UPDATE_CONTAINER\x10\x08\x12\x19\n\x15POST_UPDATE_CONTAINER\x10\t\x12\x12\n\x0eSTOP_CONTAINER\x10\n\x12\x14\n\x10REMOVE_CONTAINER\x10\x0b*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gpuloom/nri/nri.proto\x12\x14nri.pkg.api.v1alpha1\"Q\n\x07Request\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x14\n\x0ctimeout_nano\x18\x04 \x01(\x03\"I\n\x08Response\x12,\n\x06status\x18\x01 \x01(\x0b\x32\x1c.nri.pkg.api.v1alpha1.Status\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\'\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"Q\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"y\n\x14StopContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"\xa1\x01\n\x10StateChangeEvent\x12*\n\x05\x65vent\x18\x01 \x01(\x0e\x32\x1b.nri.pkg.api.v1alpha1.Event\x12-\n\x03pod\x18\x02 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x03 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"\xdb\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x46\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x31.nri.pkg.api.v1alpha1.PodSandbox.AnnotationsEntry\x12\x17\n\x0fruntime_handler\x18\x07 \x01(\t\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xed\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x05state\x18\x04 \x01(\x0e\x32$.nri.pkg.api.v1alpha1.ContainerState\x12\x45\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x30.nri.pkg.api.v1alpha1.Container.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xdf\x02\n\x13\x43ontainerAdjustment\x12O\n\x0b\x61nnotations\x18\x02 \x03(\x0b\x32:.nri.pkg.api.v1alpha1.ContainerAdjustment.AnnotationsEntry\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12*\n\x05hooks\x18\x05 \x01(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Hooks\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"N\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xb1\x02\n\x05Hooks\x12,\n\x08prestart\x18\x01 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x32\n\x0e\x63reate_runtime\x18\x02 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x34\n\x10\x63reate_container\x18\x03 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12\x33\n\x0fstart_container\x18\x04 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12-\n\tpoststart\x18\x05 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\x12,\n\x08poststop\x18\x06 \x03(\x0b\x32\x1a.nri.pkg.api.v1alpha1.Hook\"c\n\x04Hook\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12\x0b\n\x03\x65nv\x18\x03 \x03(\t\x12\x32\n\x07timeout\x18\x04 \x01(\x0b\x32!.nri.pkg.api.v1alpha1.OptionalInt\"\xe8\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12\x39\n\tfile_mode\x18\x05 \x01(\x0b\x32&.nri.pkg.api.v1alpha1.OptionalFileMode\x12\x31\n\x03uid\x18\x06 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\x12\x31\n\x03gid\x18\x07 \x01(\x0b\x32$.nri.pkg.api.v1alpha1.OptionalUInt32\"\x1c\n\x0bOptionalInt\x12\r\n\x05value\x18\x01 \x01(\x03\"\x1f\n\x0eOptionalUInt32\x12\r\n\x05value\x18\x01 \x01(\r\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r*\x92\x02\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04\x12\x19\n\x15POST_CREATE_CONTAINER\x10\x05\x12\x13\n\x0fSTART_CONTAINER\x10\x06\x12\x18\n\x14POST_START_CONTAINER\x10\x07\x12\x14\n\x10UPDATE_CONTAINER\x10\x08\x12\x19\n\x15POST_UPDATE_CONTAINER\x10\t\x12\x12\n\x0eSTOP_CONTAINER\x10\n\x12\x14\n\x10REMOVE_CONTAINER\x10\x0b*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,10 +37,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_options = b'8\001'
   _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_EVENT']._serialized_start=2845
-  _globals['_EVENT']._serialized_end=3119
-  _globals['_CONTAINERSTATE']._serialized_start=3122
-  _globals['_CONTAINERSTATE']._serialized_end=3252
+  _globals['_EVENT']._serialized_start=2870
+  _globals['_EVENT']._serialized_end=3144
+  _globals['_CONTAINERSTATE']._serialized_start=3147
+  _globals['_CONTAINERSTATE']._serialized_end=3277
   _globals['_REQUEST']._serialized_start=47
   _globals['_REQUEST']._serialized_end=128
   _globals['_RESPONSE']._serialized_start=130
@@ -68,33 +68,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATECHANGEEVENT']._serialized_start=951
   _globals['_STATECHANGEEVENT']._serialized_end=1112
   _globals['_PODSANDBOX']._serialized_start=1115
-  _globals['_PODSANDBOX']._serialized_end=1309
-  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_start=1259
-  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_end=1309
-  _globals['_CONTAINER']._serialized_start=1312
-  _globals['_CONTAINER']._serialized_end=1549
-  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1259
-  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1309
-  _globals['_CONTAINERADJUSTMENT']._serialized_start=1552
-  _globals['_CONTAINERADJUSTMENT']._serialized_end=1903
-  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_start=1259
-  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_end=1309
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=1905
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=1983
-  _globals['_MOUNT']._serialized_start=1985
-  _globals['_MOUNT']._serialized_end=2060
-  _globals['_KEYVALUE']._serialized_start=2062
-  _globals['_KEYVALUE']._serialized_end=2100
-  _globals['_HOOKS']._serialized_start=2103
-  _globals['_HOOKS']._serialized_end=2408
-  _globals['_HOOK']._serialized_start=2410
-  _globals['_HOOK']._serialized_end=2509
-  _globals['_LINUXDEVICE']._serialized_start=2512
-  _globals['_LINUXDEVICE']._serialized_end=2744
-  _globals['_OPTIONALINT']._serialized_start=2746
-  _globals['_OPTIONALINT']._serialized_end=2774
-  _globals['_OPTIONALUINT32']._serialized_start=2776
-  _globals['_OPTIONALUINT32']._serialized_end=2807
-  _globals['_OPTIONALFILEMODE']._serialized_start=2809
-  _globals['_OPTIONALFILEMODE']._serialized_end=2842
+  _globals['_PODSANDBOX']._serialized_end=1334
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_start=1284
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_end=1334
+  _globals['_CONTAINER']._serialized_start=1337
+  _globals['_CONTAINER']._serialized_end=1574
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1284
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1334
+  _globals['_CONTAINERADJUSTMENT']._serialized_start=1577
+  _globals['_CONTAINERADJUSTMENT']._serialized_end=1928
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_start=1284
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_end=1334
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=1930
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=2008
+  _globals['_MOUNT']._serialized_start=2010
+  _globals['_MOUNT']._serialized_end=2085
+  _globals['_KEYVALUE']._serialized_start=2087
+  _globals['_KEYVALUE']._serialized_end=2125
+  _globals['_HOOKS']._serialized_start=2128
+  _globals['_HOOKS']._serialized_end=2433
+  _globals['_HOOK']._serialized_start=2435
+  _globals['_HOOK']._serialized_end=2534
+  _globals['_LINUXDEVICE']._serialized_start=2537
+  _globals['_LINUXDEVICE']._serialized_end=2769
+  _globals['_OPTIONALINT']._serialized_start=2771
+  _globals['_OPTIONALINT']._serialized_end=2799
+  _globals['_OPTIONALUINT32']._serialized_start=2801
+  _globals['_OPTIONALUINT32']._serialized_end=2832
+  _globals['_OPTIONALFILEMODE']._serialized_start=2834
+  _globals['_OPTIONALFILEMODE']._serialized_end=2867
 # @@protoc_insertion_point(module_scope)

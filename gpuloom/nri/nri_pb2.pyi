@@ -505,6 +505,7 @@ class PodSandbox(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
+    RUNTIME_HANDLER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The runtime's id."""
     name: _builtins.str
@@ -513,6 +514,8 @@ class PodSandbox(_message.Message):
     """Pod UID."""
     namespace: _builtins.str
     """Pod namespace."""
+    runtime_handler: _builtins.str
+    """Handler of its RuntimeClass. Empty: the runtime's default one."""
     @_builtins.property
     def annotations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """As they were when the pod started here."""
@@ -525,10 +528,11 @@ class PodSandbox(_message.Message):
         uid: _builtins.str = ...,
         namespace: _builtins.str = ...,
         annotations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        runtime_handler: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "id", b"id", "name", b"name", "namespace", b"namespace", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "id", b"id", "name", b"name", "namespace", b"namespace", "runtime_handler", b"runtime_handler", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

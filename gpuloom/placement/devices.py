@@ -41,9 +41,7 @@ class GpuView:
     @property
     def unusable_reason(self) -> str:
         """Why nothing of this GPU may be given out now; empty if it may."""
-        if self.closed_reason or self.gpu.health is GpuHealth.HEALTHY:
-            return self.closed_reason
-        return _HEALTH_REASONS[self.gpu.health]
+        return self.closed_reason or health_refusal(self.gpu)
 
     @property
     def free_share_milli(self) -> int:
@@ -99,6 +97,11 @@ class NodeView:
             return self.topology
         pairs = pair_count(len(self.gpus))
         return Topology(len(self.gpus), (PcieLevel.UNKNOWN,) * pairs, (0,) * pairs)
+
+
+def health_refusal(gpu: Gpu) -> str:
+    """Why nothing of this GPU may be given out for its health, as a constant text; empty if it may."""
+    return "" if gpu.health is GpuHealth.HEALTHY else _HEALTH_REASONS[gpu.health]
 
 
 def usable_milli(free_milli: int, free_memory_mib: int, memory_mib: int) -> int:

@@ -224,6 +224,8 @@ class MeshPlanner:
     def _extender(self) -> ProcessSpec:
         settings = {
             "GPULOOM_EXTENDER_HOST": HOST,
+            # The simulated API has no admission.
+            "GPULOOM_EXTENDER_ADMISSION_POLICIES": "none",
             "GPULOOM_EXTENDER_PORT": str(self.ports.extender_https),
             "GPULOOM_DISCOVERY_ADDRESS": f"{HOST}:{self.ports.discovery_grpc}",
             "GPULOOM_GRPC_PORT": str(self.ports.extender_grpc),

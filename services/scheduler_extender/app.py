@@ -32,6 +32,7 @@ from services.scheduler_extender.adapters.kubernetes import (
 )
 from services.scheduler_extender.adapters.lease import NotedLease, Unopposed
 from services.scheduler_extender.adapters.name_warnings import NameWarnings
+from services.scheduler_extender.adapters.policies import PolicyWatch
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.adapters.sources import Sources
 from services.scheduler_extender.binding import Bench, Bindings
@@ -99,6 +100,9 @@ async def build(app: App, config: ExtenderConfig) -> None:
     app.add_loop("open binds", lambda: _settle(bindings, app.clock))
     app.add_loop("waker", lambda: waker.run(WAKE_INTERVAL_S))
     app.add_loop("quarantine", lambda: releases.run(WAKE_INTERVAL_S))
+    policies = PolicyWatch(client, config.admission_policies, config.leadership.own_pod(), app.clock, metrics)
+    if config.admission_policies:
+        app.add_loop("admission policies", lambda: policies.run(power.is_leader))
     app.add_readiness("ledger", lambda: power.unhealthy_reason() or None)
     _warn_of_names(app, client, feed, power)
     metrics.watch(state)
@@ -108,7 +112,15 @@ async def build(app: App, config: ExtenderConfig) -> None:
     verbs = Verbs(bench, bindings, preferences, quarantine, schedulers)
     https = ExtenderHttp(verbs, power.unready_reason, await _https(config, rpc, client), app.clock, metrics)
     app.add_loop("https port", (await app.enter(https)).run)
-    records = Records(state.views, bench.decisions, quarantine, sources.nodes, feed.informer, schedulers)
+    records = Records(
+        state.views,
+        bench.decisions,
+        quarantine,
+        sources.nodes,
+        feed.informer,
+        schedulers,
+        policies.note,
+    )
     inquiries = Inquiries(records, Judge(outcomes, bench.prices), power.unready_reason, app.clock)
     await _serve_grpc(app, config, rpc, SchedulerExtenderServer(state.ledger, bench.decisions, inquiries))
     if contested:

@@ -33,6 +33,10 @@ _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """The kubelet sets this for every container."""
 
 
+def _policies(raw: str) -> tuple[str, ...]:
+    return () if raw.strip() == "none" else comma_list(text)(raw)
+
+
 class Http2(StrEnum):
     AUTO = "auto"
     ON = "on"
@@ -213,6 +217,13 @@ class ExtenderConfig:
         parse=seconds,
         help="How long a vanished pod that its node never showed keeps its devices; "
         "longer than discovery's and this service's facts may be old together",
+    )
+    admission_policies: tuple[str, ...] = setting(
+        "GPULOOM_EXTENDER_ADMISSION_POLICIES",
+        default=("gpuloom-allocation-annotations", "gpuloom-runtime-classes"),
+        parse=_policies,
+        help="Names of the admission policies that should be in force, and of their bindings: the leader "
+        "looks them up and says if one is missing; the word none stands for no policy",
     )
     weights: WeightsConfig = group(WeightsConfig)
     leadership: LeadershipConfig = group(LeadershipConfig)

@@ -58,9 +58,13 @@ class Observed(Protocol):
     def objects(self) -> Sequence[JsonObject]: ...
 
 
+def _nothing() -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What is read to answer."""
+    """What is read to answer. `cluster_note` says what is wrong with the cluster as a whole, if anything."""
 
     views: Views
     decisions: DecisionLog
@@ -68,6 +72,7 @@ class Records:
     nodes: Observed
     pods: Observed
     schedulers: SchedulerNames = field(default_factory=SchedulerNames)
+    cluster_note: Callable[[], str] = _nothing
 
 
 class Inquiries:
@@ -101,7 +106,7 @@ class Inquiries:
             PodStanding.UNMANAGED,
             quarantine=None if hold is None else self._notice(hold),
             decisions=self._records.decisions.about(ref.uid) if ref.uid else (),
-            note=GATED if _is_gated(pod) else "",
+            note=" ".join(filter(None, (self._records.cluster_note(), GATED if _is_gated(pod) else ""))),
             warnings=unknown_names(pod),
         )
         settled = _settled(pod, known)

@@ -55,6 +55,18 @@ class ExtenderMetrics:
             "Pods and controllers that are not tried for a while because their binds keep failing",
         )
 
+        self._policies = Gauge(
+            "gpuloom_scheduler_extender_admission_policy_installed",
+            "1 while this admission policy is in force, 0 if it is not; absent while that is not known",
+            ["policy"],
+            registry=registry,
+        )
+
+    def set_policy_installed(self, policy: str, installed: bool | None) -> None:
+        self._policies.labels(policy).set(bool(installed))
+        if installed is None:
+            self._policies.remove(policy)
+
     def watch(self, state: ClusterState) -> None:
         """Read the gauges from the state at every scrape."""
         for entry_state in EntryState:

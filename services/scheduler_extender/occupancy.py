@@ -14,6 +14,7 @@ from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Holder, PodRef
 from gpuloom.model.request import PodRequest
+from gpuloom.placement.capacity import counted_memory_mib, is_beyond
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 
 
@@ -184,13 +185,14 @@ def _take(taken: dict[str, Taken], allocated: AllocatedDevice, gpus: Mapping[str
         taken[uuid] = Taken(before.milli, before.memory_mib, mig, reason)
         return
     milli = before.milli + allocated.milli
-    memory_mib = before.memory_mib + (allocated.memory_mib or _memory_of(uuid, gpus))
-    over = milli > MILLI_PER_GPU or (uuid in gpus and memory_mib > gpus[uuid].memory_mib) or bool(before.mig)
-    taken[uuid] = Taken(milli, memory_mib, before.mig, CONTESTED if over else before.closed_reason)
-
-
-def _memory_of(uuid: str, gpus: Mapping[str, Gpu]) -> int:
-    return gpus[uuid].memory_mib if uuid in gpus else 0
+    gpu = gpus.get(uuid)
+    if gpu is None:
+        memory_mib, over = before.memory_mib + allocated.memory_mib, milli > MILLI_PER_GPU
+    else:
+        memory_mib = before.memory_mib + counted_memory_mib(allocated, gpu)
+        over = is_beyond(gpu, milli, memory_mib)
+    contested = over or bool(before.mig)
+    taken[uuid] = Taken(milli, memory_mib, before.mig, CONTESTED if contested else before.closed_reason)
 
 
 def _whole(device: DeviceRef) -> AllocatedDevice:

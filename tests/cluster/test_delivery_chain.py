@@ -125,8 +125,9 @@ async def test_containers_get_their_devices_and_no_others_while_every_call_of_nv
             "misplaced": replace(an_allocation(uuid(free)), container="side"),
         }
         for name, allocation in wrong.items():
-            await bind(chain, name, 100, allocation)
-        refused = {name: await refusal(chain.client, name) for name in wrong}
+            await bind(chain, name, 1000, allocation)
+        await bind(chain, "wider", 100, an_allocation(uuid(free)))
+        refused = {name: await refusal(chain.client, name) for name in (*wrong, "wider")}
         await bind(chain, "late", 1000, an_allocation(uuid(free)))
         late = await wait_started(chain.client, "late", CLOCK)
         still = await chain.client.get(PODS, "half", NAMESPACE)
@@ -139,6 +140,9 @@ async def test_containers_get_their_devices_and_no_others_while_every_call_of_nv
     assert "gpuloom: this node has no GPU GPU-unknown" in refused["forged"]
     assert "gpuloom: the allocation names another pod" in refused["copied"]
     assert "gpuloom: the allocation is for container side, but main asks for GPUs" in refused["misplaced"]
+    assert (
+        "gpuloom: the allocation gives 1000 milli, but container main asks for 100 milli" in refused["wider"]
+    )
     answers = "gpuloom_node_agent_delivery_answer_duration_seconds"
     assert told[f'{answers}_bucket{{le="0.05"}}'] == told[f"{answers}_count"] > len(wrong)
     assert told['gpuloom_node_agent_gpus{health="unknown"}'] == GPUS
@@ -166,6 +170,21 @@ async def test_without_nri_a_pod_of_nvidias_runtime_class_gets_its_devices_by_en
     assert f"{VARIABLE_DEVICES}={device.device.gpu_uuid}" in said.splitlines()
     assert "the pod needs runtimeClassName nvidia" in refused
     assert told['gpuloom_node_agent_delivery_way{way="env"}'] == 1
+
+
+async def test_under_nri_no_container_of_nvidias_runtime_class_is_created(
+    tmp_path: Path, library: Path
+) -> None:
+    async with a_chain(tmp_path, library, RuntimeLine.CONTAINERD_2, {}) as chain:
+        await _add_runtime_class(chain)
+        await restart_agent(chain)
+        by_class = a_pod("by-class", node=NODE)
+        by_class["spec"]["runtimeClassName"] = "nvidia"
+        await chain.client.create(PODS, by_class)
+
+        assert "gpuloom: runtime handler nvidia could show this pod every GPU" in await refusal(
+            chain.client, "by-class"
+        )
 
 
 @asynccontextmanager

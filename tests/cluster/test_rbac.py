@@ -46,6 +46,8 @@ RESOURCES = (
     *("coordination.k8s.io:leases", "policy:poddisruptionbudgets", "apps:deployments"),
     *("rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings"),
     "node.k8s.io:runtimeclasses",
+    "admissionregistration.k8s.io:validatingadmissionpolicies",
+    "admissionregistration.k8s.io:validatingadmissionpolicybindings",
 )
 
 EXPECTED: dict[str, set[Right]] = {

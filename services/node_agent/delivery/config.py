@@ -6,6 +6,12 @@ from pathlib import Path
 
 from gpuloom.runtime.config import setting
 from gpuloom.runtime.parsers import choice, comma_list, text
+from services.node_agent.delivery.handlers import (
+    NVIDIA_HANDLERS,
+    SETTING_ALLOWED,
+    SETTING_REFUSED,
+    HandlerRules,
+)
 
 
 class DeliveryWay(StrEnum):
@@ -13,6 +19,13 @@ class DeliveryWay(StrEnum):
     NRI = "nri"
     ENV = "env"
     OFF = "off"
+
+
+_NONE = "none"
+
+
+def _names(raw: str) -> tuple[str, ...]:
+    return () if raw.strip() == _NONE else comma_list(text)(raw)
 
 
 def _path(raw: str) -> Path:
@@ -52,3 +65,27 @@ class DeliveryConfig:
         parse=text,
         help="RuntimeClass of NVIDIA's runtime, by which pods get their devices under env",
     )
+    refused_handlers: tuple[str, ...] = setting(
+        SETTING_REFUSED,
+        default=NVIDIA_HANDLERS,
+        parse=_names,
+        help="Runtime handlers under which a container could take every GPU, and is not created where "
+        "delivery is nri; the word none stands for no handler",
+    )
+    allowed_to_use_them: tuple[str, ...] = setting(
+        SETTING_ALLOWED,
+        default=(),
+        parse=_names,
+        help="Whose pods may use those handlers all the same, as NAMESPACE or NAMESPACE/SERVICEACCOUNT, "
+        "for instance gpu-operator; the agent's own namespace always may",
+    )
+    pod_namespace: str = setting(
+        "GPULOOM_POD_NAMESPACE",
+        default="gpuloom-system",
+        parse=text,
+        help="Namespace of the pod this runs in",
+    )
+
+    def handler_rules(self) -> HandlerRules:
+        allowed = {self.pod_namespace, *self.allowed_to_use_them}
+        return HandlerRules(frozenset(self.refused_handlers), frozenset(allowed))

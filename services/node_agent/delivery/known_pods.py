@@ -7,14 +7,21 @@ from typing import Protocol
 from gpuloom.errors import InvalidRequestError, NotAllowedError, UnavailableError
 from gpuloom.kube.informer import Informer
 from gpuloom.model.node import Holder, HolderSource
+from services.node_agent.delivery.comparison import Requested
 from services.node_agent.delivery.pod_specs import (
     GivenByEnvironment,
     Seat,
-    asking_container,
     given_by_environment,
+    requested,
+    service_account,
 )
 from services.node_agent.delivery.runtime_class import ObjectReader
 from services.node_agent.delivery.verify import Delivered
+
+NOT_SHOWN = (
+    "Kubernetes has not shown this pod to the node agent yet, so what it asks for can't be compared with its "
+    "allocation. The kubelet tries again by itself"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +33,14 @@ class Cluster:
 
 
 class PodSource(Protocol):
-    def asking_container(self, uid: str) -> str | None:
-        """Name of that pod's container that asks for GPUs, None if the pod is not known yet.
+    def requested(self, uid: str) -> Requested | None:
+        """What that pod asks for, None where nobody tells of pods.
 
-        Raise NotAllowedError if its spec does not have one such container.
+        Raise NotAllowedError if it is not known yet, or its spec does not have one container that asks.
         """
+
+    def service_account(self, uid: str) -> str:
+        """Under which that pod runs; empty if that is not known."""
 
     def given_by_environment(self) -> tuple[Delivered, ...]:
         """Who may have devices by environment, as far as they are known."""
@@ -46,14 +56,21 @@ class KnownPods:
         self._seat = seat
         self._unsynced_reason = unsynced_reason
 
-    def asking_container(self, uid: str) -> str | None:
+    def requested(self, uid: str) -> Requested:
         pod = self._pods.by_uid(uid)
         if pod is None:
-            return None
+            raise NotAllowedError(NOT_SHOWN)
         try:
-            return asking_container(pod)
+            return requested(pod)
         except InvalidRequestError as error:
             raise NotAllowedError(str(error)) from None
+
+    def service_account(self, uid: str) -> str:
+        pod = self._pods.by_uid(uid)
+        try:
+            return "" if pod is None else service_account(pod)
+        except InvalidRequestError:
+            return ""
 
     def given_by_environment(self) -> tuple[Delivered, ...]:
         return self._given().known
@@ -76,8 +93,11 @@ class KnownPods:
 class UnknownPods:
     """Where nobody tells of pods: containers are judged by their pod's allocation alone."""
 
-    def asking_container(self, uid: str) -> str | None:
+    def requested(self, uid: str) -> Requested | None:
         return None
+
+    def service_account(self, uid: str) -> str:
+        return ""
 
     def given_by_environment(self) -> tuple[Delivered, ...]:
         return ()

@@ -5,7 +5,7 @@ Decides nothing itself: `verify` says whether a container gets devices, `cdi_fol
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from google.protobuf.message import DecodeError, Message
@@ -19,6 +19,7 @@ from gpuloom.nri import nri_pb2 as pb
 from services.node_agent.delivery.adjustment import adjustment
 from services.node_agent.delivery.deliveries import Deliveries
 from services.node_agent.delivery.edits import Edits
+from services.node_agent.delivery.handlers import HandlerRules
 from services.node_agent.delivery.known_pods import PodSource
 from services.node_agent.delivery.metrics import DeliveryMetrics, Outcome
 from services.node_agent.delivery.verify import Asking, Delivered, NodeFacts, device_names, verify
@@ -54,6 +55,7 @@ class DeliveryParts:
     devices: DeviceSource
     device_kind: str
     metrics: DeliveryMetrics
+    handlers: HandlerRules = field(default_factory=HandlerRules)
 
 
 class Plugin:
@@ -117,6 +119,7 @@ class Plugin:
         )
         fields = {"pod": str(asking.pod), "pod_uid": pod.uid, "container": container.name}
         try:
+            self._refuse_handler(pod.runtime_handler, asking.pod)
             allocation, edits = self._decide(asking)
         except (NotAllowedError, NotFoundError) as error:
             self._parts.metrics.count(Outcome.REFUSED)
@@ -132,13 +135,18 @@ class Plugin:
         marks = {ANNOTATION_DELIVERED: encode_allocation(allocation)}
         return pb.CreateContainerResponse(adjust=adjustment(edits, marks))
 
+    def _refuse_handler(self, handler: str, pod: PodRef) -> None:
+        found = self._parts.handlers.refusal(handler, pod, lambda: self._parts.pods.service_account(pod.uid))
+        if found:
+            raise NotAllowedError(found)
+
     def _decide(self, asking: Asking) -> tuple[Allocation | None, Edits]:
         if asking.allocation is None:
             return None, Edits()
         if self._deliveries.unknown_reason:
             raise NotAllowedError(self._deliveries.unknown_reason)
         facts = self._parts.facts()
-        asking = replace(asking, gpu_container=self._parts.pods.asking_container(asking.pod.uid))
+        asking = replace(asking, requested=self._parts.pods.requested(asking.pod.uid))
         allocation = verify(asking, facts, self._held())
         if allocation is None:
             return None, Edits()

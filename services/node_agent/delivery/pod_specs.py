@@ -1,9 +1,9 @@
-"""What this node's pods say of their devices: which container asks, and who has them by environment. Pure.
+"""What this node's pods say of their devices: what they ask for, and who has them by environment. Pure.
 
 Reads pods as Kubernetes shows them. Never decides whether a container gets devices: `verify` does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuloom.codec.allocation import believable, decode_allocation
@@ -12,7 +12,13 @@ from gpuloom.codec.pod import bound_node, is_terminal, pod_ref
 from gpuloom.codec.resources import containers
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, key_of
-from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
+from gpuloom.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_MIG_PROFILE,
+    RESOURCE_GPU_MEMORY_MIB,
+    RESOURCE_GPU_MILLI,
+)
+from services.node_agent.delivery.comparison import Requested
 from services.node_agent.delivery.verify import Delivered
 
 _OURS = frozenset({RESOURCE_GPU_MILLI, RESOURCE_GPU_MEMORY_MIB})
@@ -35,12 +41,27 @@ class GivenByEnvironment:
     unreadable: str = ""
 
 
-def asking_container(pod: JsonObject) -> str:
-    """Name of the one container that asks for gpuloom.dev/*. Raise InvalidRequestError if it is not one."""
-    asking = [container.name for container in containers(pod) if _OURS & container.devices.keys()]
+def requested(pod: JsonObject) -> Requested:
+    """What the pod asks for of gpuloom.dev/*. Raise InvalidRequestError unless one container asks.
+
+    What else a request may wish for was heeded when the pod was placed, and is not read here.
+    """
+    asking = [container for container in containers(pod) if _OURS & container.devices.keys()]
     if len(asking) != 1:
         raise InvalidRequestError(f"{len(asking)} containers of the pod ask for gpuloom.dev/*, not one")
-    return asking[0]
+    (container,) = asking
+    annotations = _annotations(pod)
+    return Requested(
+        container=container.name,
+        milli=container.devices.get(RESOURCE_GPU_MILLI, 0),
+        memory_mib=container.devices.get(RESOURCE_GPU_MEMORY_MIB),
+        mig_profile=text_field(annotations, ANNOTATION_MIG_PROFILE, "metadata.annotations") or None,
+    )
+
+
+def service_account(pod: JsonObject) -> str:
+    """Under which the pod runs; empty if it does not say."""
+    return text_field(object_field(pod, "spec", "pod"), "serviceAccountName", "spec")
 
 
 def given_by_environment(pods: Iterable[JsonObject], seat: Seat) -> GivenByEnvironment:
@@ -68,12 +89,14 @@ def _given(pod: JsonObject, seat: Seat) -> Delivered | None:
     spec = object_field(pod, "spec", "pod")
     if text_field(spec, "runtimeClassName", "spec") != seat.runtime_class:
         return None
-    metadata = object_field(pod, "metadata", "pod")
-    annotations = object_field(metadata, "annotations", "metadata")
-    text = text_field(annotations, ANNOTATION_ALLOCATION, "metadata.annotations")
+    text = text_field(_annotations(pod), ANNOTATION_ALLOCATION, "metadata.annotations")
     if not text:
         return None
     allocation, ref = decode_allocation(text), pod_ref(pod)
     if allocation.advisory or believable(allocation, ref.uid, seat.node_uid):
         return None
     return Delivered(ref, allocation.container, allocation.devices)
+
+
+def _annotations(pod: JsonObject) -> Mapping[str, object]:
+    return object_field(object_field(pod, "metadata", "pod"), "annotations", "metadata")

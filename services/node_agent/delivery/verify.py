@@ -13,19 +13,28 @@ from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, Gpu, GpuHealth
 from gpuloom.model.mig import MigInstance
 from gpuloom.model.node import PodRef
+from gpuloom.placement.capacity import counted_memory_mib, is_beyond
+from services.node_agent.delivery.comparison import Requested, difference
+
+_PLACE_ANEW = "delete the pod, so that it is placed anew"
+_HEALTH_TEXTS = {
+    GpuHealth.UNHEALTHY: f"is unhealthy: {{}}. It is not given to containers that start; {_PLACE_ANEW}",
+    GpuHealth.LOST: f"is lost: {{}}. If it does not come back, {_PLACE_ANEW}",
+}
+_NO_REASON = "the driver says no more"
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
     """A container that is about to be created. `allocation` is its pod's annotation, if it has one.
 
-    `gpu_container` is the one that asks for GPUs by the pod's spec; None while the spec is not known.
+    `requested` is what the pod's spec asks for; None where nobody tells of specs.
     """
 
     pod: PodRef
     container: str
     allocation: str | None
-    gpu_container: str | None = None
+    requested: Requested | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +59,10 @@ def verify(asking: Asking, facts: NodeFacts, held: Iterable[Delivered]) -> Alloc
     if asking.allocation is None:
         return None
     allocation = _believed(asking, asking.allocation, facts)
-    _refuse_other_container(allocation, asking.gpu_container)
+    gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+    _refuse_difference(allocation, asking.requested, gpus)
     if allocation.container != asking.container:
         return None
-    gpus = {gpu.uuid: gpu for gpu in facts.gpus}
     others = [entry for entry in held if not _is_same_owner(entry, asking)]
     for device in allocation.devices:
         _refuse_device(device, gpus)
@@ -82,12 +91,11 @@ def _believed(asking: Asking, text: str, facts: NodeFacts) -> Allocation:
     return allocation
 
 
-def _refuse_other_container(allocation: Allocation, gpu_container: str | None) -> None:
+def _refuse_difference(allocation: Allocation, requested: Requested | None, gpus: Mapping[str, Gpu]) -> None:
     """For every container of the pod: the one that asks would else start without its devices."""
-    if gpu_container is not None and allocation.container != gpu_container:
-        raise NotAllowedError(
-            f"the allocation is for container {allocation.container}, but {gpu_container} asks for GPUs"
-        )
+    found = "" if requested is None else difference(allocation, requested, gpus)
+    if found:
+        raise NotAllowedError(found)
 
 
 def _is_same_owner(entry: Delivered, asking: Asking) -> bool:
@@ -102,16 +110,27 @@ def _refuse_device(allocated: AllocatedDevice, gpus: Mapping[str, Gpu]) -> None:
         raise NotAllowedError("the GPUs of this node are not known yet")
     if gpu is None:
         raise NotAllowedError(f"this node has no GPU {uuid}")
-    if gpu.health is GpuHealth.LOST:
-        raise NotAllowedError(f"GPU {uuid} is lost: {gpu.health_reason or 'the driver no longer shows it'}")
+    # Unknown is not among them: a driver that hangs for a moment must not keep what was placed from starting.
+    told = _HEALTH_TEXTS.get(gpu.health, "")
+    if told:
+        raise NotAllowedError(f"GPU {uuid} {told.format(gpu.health_reason or _NO_REASON)}")
     if placement is None and gpu.mig_enabled:
         raise NotAllowedError(f"GPU {uuid} is cut into MIG instances and can't be given as a whole")
-    if placement is not None and _instance(allocated, gpu) is None:
+    if placement is None:
+        return
+    instance = _instance(allocated, gpu)
+    if instance is None:
         raise NotAllowedError(f"GPU {uuid} has no MIG instance {placement.profile} at {placement.start}")
+    if instance.fault:
+        told = _HEALTH_TEXTS[GpuHealth.UNHEALTHY].format(instance.fault)
+        raise NotAllowedError(f"MIG instance {_shown(allocated)} {told}")
 
 
 def _refuse_beyond_capacity(allocated: AllocatedDevice, gpu: Gpu, others: list[Delivered]) -> None:
-    """A MIG instance has one owner; a GPU that is not cut has as many as its shares and memory allow."""
+    """A MIG instance has one owner; a GPU that is not cut has as many as its shares and memory allow.
+
+    What was given while the card's total was a little larger is within that: see `capacity`.
+    """
     taken = [
         (entry.pod, device)
         for entry in others
@@ -127,11 +146,12 @@ def _refuse_beyond_capacity(allocated: AllocatedDevice, gpu: Gpu, others: list[D
     if allocated.device.mig is not None:
         return
     beside = f" beside pods {', '.join(sorted({str(pod) for pod, _ in taken}))}" if taken else ""
-    milli = allocated.milli + sum(device.milli for _, device in taken)
+    devices = [allocated, *(device for _, device in taken)]
+    milli = sum(device.milli for device in devices)
+    memory_mib = sum(counted_memory_mib(device, gpu) for device in devices)
     if milli > MILLI_PER_GPU:
         raise NotAllowedError(f"GPU {gpu.uuid} has {MILLI_PER_GPU} milli, not {milli}{beside}")
-    memory_mib = allocated.memory_mib + sum(device.memory_mib for _, device in taken)
-    if memory_mib > gpu.memory_mib:
+    if is_beyond(gpu, milli, memory_mib):
         raise NotAllowedError(f"GPU {gpu.uuid} has {gpu.memory_mib} MiB, not {memory_mib}{beside}")
 
 

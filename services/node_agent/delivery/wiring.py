@@ -82,7 +82,8 @@ class _Start:
     async def _start_plugin(self, pods: PodSource, chooser: Chooser) -> None:
         config, clock, name = self._config, self._app.clock, self._node.state.node_name
         folders = CdiFolders(config.cdi_folders)
-        parts = DeliveryParts(self._facts, pods, folders, config.cdi_kind, self._metrics)
+        handlers = config.handler_rules()
+        parts = DeliveryParts(self._facts, pods, folders, config.cdi_kind, self._metrics, handlers)
         plugin = Plugin(parts, self._deliveries)
         runtime = ConnectionParts(config.nri_socket, clock, self._metrics, chooser.set_connected)
         connection = RuntimeConnection(runtime, plugin, self._deliveries)

@@ -87,6 +87,17 @@ async def test_what_if_sees_what_is_taken_and_changes_nothing(tmp_path: Path) ->
     assert after.judgement.reasons[0].reason == "no GPU with 500 milli free"
 
 
+async def test_explain_says_that_the_admission_policies_are_missing(tmp_path: Path) -> None:
+    async with a_ready_cluster(tmp_path) as (cluster, service):
+        add_pod(cluster.api, "p")
+        note = ""
+        async with asyncio.timeout(15.0):
+            while "not in force" not in note:
+                note = (await observed(service, tmp_path, "p", PodStanding.FITS)).note
+
+    assert "gpuloom-allocation-annotations (there is no such ValidatingAdmissionPolicy" in note
+
+
 async def test_a_standby_says_who_leads(tmp_path: Path) -> None:
     async with a_cluster(tmp_path) as cluster:
         cluster.add_node("n1")

@@ -39,6 +39,7 @@ class InquiryDesk:
         clock: Clock | None = None,
         unready_reason: Callable[[], str] = lambda: "",
         schedulers: Iterable[str] = ("default-scheduler",),
+        cluster_note: Callable[[], str] = lambda: "",
     ) -> None:
         self.clock = clock or HandClock()
         self.state = ClusterState(Ledger(30.0), lambda: False, self.clock)
@@ -54,7 +55,13 @@ class InquiryDesk:
         for pod in shown:
             self.state.observe_pod(Change(None, pod))
         records = Records(
-            self.state.views, self.decisions, self.quarantine, Shown(nodes), Shown(shown), self.schedulers
+            self.state.views,
+            self.decisions,
+            self.quarantine,
+            Shown(nodes),
+            Shown(shown),
+            self.schedulers,
+            cluster_note,
         )
         judge = Judge(Outcomes(ScoreWeights()))
         self.inquiries = Inquiries(records, judge, unready_reason, self.clock)

@@ -177,6 +177,17 @@ def test_memory_beyond_the_cards_own_closes_it_like_compute() -> None:
     assert taken(claims, *cards(OK))["GPU-0"].closed_reason == CONTESTED
 
 
+def test_a_card_whose_memory_shrank_under_its_owners_is_full_and_not_contested() -> None:
+    now = a_gpu("GPU-0", 0, memory_mib=MEMORY_MIB - 424)
+    uneven = [given("GPU-0", 200, 30_960), given("GPU-0", 200, 10_000)]
+
+    whole = taken([a_claim(given("GPU-0"))], now)["GPU-0"]
+    shared = taken([a_claim(uneven[0]), a_claim(uneven[1], pod=a_ref("other"))], now)["GPU-0"]
+
+    assert whole == Taken(1000, now.memory_mib)
+    assert shared == Taken(400, MEMORY_MIB)
+
+
 def test_a_slice_with_two_owners_and_a_slice_of_a_card_given_whole_are_contested() -> None:
     cut = a_gpu("GPU-0", 0, slices=[("3g.20gb", 0), ("3g.20gb", 4)])
     owned = a_claim(a_given_slice("GPU-0", "3g.20gb", 0))

@@ -21,8 +21,10 @@ from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI
 from gpuloom.nri import nri_pb2 as pb
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.delivery.cdi_folders import CdiFolders
+from services.node_agent.delivery.comparison import Requested
 from services.node_agent.delivery.deliveries import Deliveries
 from services.node_agent.delivery.edits import DeviceNode, Edits, NodeNumbers
+from services.node_agent.delivery.handlers import HandlerRules
 from services.node_agent.delivery.known_pods import KnownPods, PodSource, UnknownPods
 from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
@@ -61,10 +63,10 @@ def asking(
     allocation: Allocation | str | None,
     pod: str = "train",
     container: str = "main",
-    gpu_container: str | None = None,
+    requested: Requested | None = None,
 ) -> Asking:
     text = encode_allocation(allocation) if isinstance(allocation, Allocation) else allocation
-    return Asking(PodRef("team-a", pod, f"uid-{pod}"), container, text, gpu_container)
+    return Asking(PodRef("team-a", pod, f"uid-{pod}"), container, text, requested)
 
 
 def delivered(pod: str, *devices: AllocatedDevice) -> Delivered:
@@ -75,11 +77,18 @@ def facts(*gpus: Gpu) -> NodeFacts:
     return NodeFacts(NODE_UID, gpus or (a_gpu(), a_gpu("GPU-b", 1), a_cut_gpu()))
 
 
-def a_sandbox(pod: str = "train", allocation: Allocation | str | None = None) -> pb.PodSandbox:
+def a_sandbox(
+    pod: str = "train", allocation: Allocation | str | None = None, handler: str = ""
+) -> pb.PodSandbox:
     text = encode_allocation(allocation) if isinstance(allocation, Allocation) else allocation
     annotations = {} if text is None else {ANNOTATION_ALLOCATION: text}
     return pb.PodSandbox(
-        id=f"sandbox-{pod}", name=pod, uid=f"uid-{pod}", namespace="team-a", annotations=annotations
+        id=f"sandbox-{pod}",
+        name=pod,
+        uid=f"uid-{pod}",
+        namespace="team-a",
+        annotations=annotations,
+        runtime_handler=handler,
     )
 
 
@@ -91,12 +100,13 @@ def a_container(pod: str = "train", name: str = "main", **changes: Any) -> pb.Co
 def a_pod(name: str = "train", allocation: Allocation | str | None = None, **changes: Any) -> JsonObject:
     """As Kubernetes shows it: bound to n1, under NVIDIA's runtime class, its container `main` asks for a GPU.
 
-    `asking` says which of its containers ask, `runtime_class`, `node` and `phase` what else is different.
+    `asking` says which of its containers ask, `limits` for what, `runtime_class`, `node`, `phase` and
+    `account` (its service account) what else is different.
     """
     text = encode_allocation(allocation) if isinstance(allocation, Allocation) else allocation
     annotations = {} if text is None else {ANNOTATION_ALLOCATION: text}
     containers = [
-        {"name": one, "resources": {"limits": {RESOURCE_GPU_MILLI: "1000"}}}
+        {"name": one, "resources": {"limits": changes.get("limits", {RESOURCE_GPU_MILLI: "1000"})}}
         for one in changes.get("asking", ("main",))
     ]
     return {
@@ -104,6 +114,7 @@ def a_pod(name: str = "train", allocation: Allocation | str | None = None, **cha
         "spec": {
             "nodeName": changes.get("node", "n1"),
             "runtimeClassName": changes.get("runtime_class", "nvidia"),
+            "serviceAccountName": changes.get("account", "default"),
             "containers": [*containers, {"name": "side"}],
         },
         "status": {"phase": changes.get("phase", "Running")},
@@ -157,10 +168,13 @@ class Cards:
 
 
 def a_plugin(
-    deliveries: Deliveries, devices: Cards | CdiFolders | None = None, pods: PodSource | None = None
+    deliveries: Deliveries,
+    devices: Cards | CdiFolders | None = None,
+    pods: PodSource | None = None,
+    handlers: HandlerRules | None = None,
 ) -> Plugin:
-    metrics = DeliveryMetrics(CollectorRegistry())
-    parts = DeliveryParts(facts, pods or UnknownPods(), devices or Cards(), "nvidia.com/gpu", metrics)
+    metrics, rules = DeliveryMetrics(CollectorRegistry()), handlers or HandlerRules()
+    parts = DeliveryParts(facts, pods or UnknownPods(), devices or Cards(), "nvidia.com/gpu", metrics, rules)
     return Plugin(parts, deliveries)
 
 

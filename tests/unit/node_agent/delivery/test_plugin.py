@@ -15,6 +15,7 @@ from gpuloom.nri import nri_pb2 as pb
 from gpuloom.runtime.clock import SystemClock
 from services.node_agent.delivery.cdi_folders import CdiFolders
 from services.node_agent.delivery.deliveries import MAX_LISTED, Deliveries
+from services.node_agent.delivery.handlers import HandlerRules
 from services.node_agent.delivery.plugin import PLUGIN_SERVICE, Plugin, UnknownCallError
 from tests.unit.node_agent.delivery.builders import (
     a_container,
@@ -40,9 +41,12 @@ def synchronize(plugin: Plugin, *listed: tuple[pb.PodSandbox, pb.Container], mor
     assert pb.SynchronizeResponse.FromString(ask(plugin, "Synchronize", part)).more is more
 
 
-def create(plugin: Plugin, pod: str, allocation: Allocation | str | None, name: str = "main") -> list[str]:
+def create(
+    plugin: Plugin, pod: str, allocation: Allocation | str | None, name: str = "main", handler: str = ""
+) -> list[str]:
     """Paths of the device nodes that the container gets."""
-    call = pb.CreateContainerRequest(pod=a_sandbox(pod, allocation), container=a_container(pod, name))
+    sandbox = a_sandbox(pod, allocation, handler)
+    call = pb.CreateContainerRequest(pod=sandbox, container=a_container(pod, name))
     answer = pb.CreateContainerResponse.FromString(ask(plugin, "CreateContainer", call))
     return [device.path for device in answer.adjust.linux.devices]
 
@@ -82,28 +86,66 @@ async def test_other_containers_are_not_touched() -> None:
     assert await held(deliveries) == []
 
 
-async def test_the_spec_says_which_container_gets_the_devices() -> None:
+async def test_the_spec_says_which_container_gets_the_devices_and_how_much() -> None:
     deliveries = Deliveries()
     wrong = an_allocation(container="side")
-    async with an_informer(a_pod("train"), a_pod("none", asking=())) as informer:
+    small = a_pod("small", limits={"gpuloom.dev/gpu-milli": "100"})
+    async with an_informer(a_pod("train"), small, a_pod("none", asking=())) as informer:
         plugin = a_plugin(deliveries, pods=known_pods(informer))
         synchronize(plugin)
 
         right = create(plugin, "train", an_allocation())
+        with pytest.raises(
+            NotAllowedError, match=r"gpuloom: the allocation gives 1000 milli, but .* 100 milli"
+        ):
+            create(plugin, "small", an_allocation(a_device("GPU-b"), pod="small"))
         with pytest.raises(NotAllowedError, match="gpuloom: the allocation is for container side"):
             create(plugin, "train", wrong, name="side")
         with pytest.raises(NotAllowedError, match="gpuloom: 0 containers of the pod ask"):
             create(plugin, "none", an_allocation(a_device("GPU-b"), pod="none"))
-        new = create(plugin, "new", an_allocation(a_device("GPU-b"), pod="new"))
+        with pytest.raises(NotAllowedError, match="gpuloom: Kubernetes has not shown this pod"):
+            create(plugin, "new", an_allocation(a_device("GPU-b"), pod="new"))
 
-    assert (right, new) == (["/dev/GPU-a"], ["/dev/GPU-b"])
-    assert await held(deliveries) == ["train", "new"]
+    assert right == ["/dev/GPU-a"]
+    assert await held(deliveries) == ["train"]
+
+
+@pytest.mark.parametrize("handler", ["nvidia", "nvidia-cdi", "nvidia-legacy", "nvidia-experimental"])
+@pytest.mark.parametrize("allocation", [None, an_allocation()])
+async def test_a_container_under_nvidias_runtime_is_not_created(
+    handler: str, allocation: Allocation | None
+) -> None:
+    plugin, deliveries = a_synchronized_plugin()
+
+    with pytest.raises(NotAllowedError, match=f"gpuloom: runtime handler {handler} could show .* every GPU"):
+        create(plugin, "train", allocation, handler=handler)
+
+    assert create(plugin, "web", None, handler="kata") == []
+    assert await held(deliveries) == []
+
+
+async def test_pods_that_are_allowed_to_use_nvidias_runtime_are_created() -> None:
+    operator, user = a_pod("operator", account="exporter"), a_pod("user", account="default")
+    by_account = HandlerRules(allowed=frozenset({"other", "team-a/exporter"}))
+    by_namespace = HandlerRules(allowed=frozenset({"team-a"}))
+    async with an_informer(operator, user) as informer:
+        pods = known_pods(informer)
+        careful = a_plugin(Deliveries(), pods=pods, handlers=by_account)
+        open_to_all = a_plugin(Deliveries(), pods=pods, handlers=by_namespace)
+
+        assert create(careful, "operator", None, handler="nvidia") == []
+        for pod in ("user", "unknown"):
+            with pytest.raises(NotAllowedError, match="runtime handler nvidia"):
+                create(careful, pod, None, handler="nvidia")
+            assert create(open_to_all, pod, None, handler="nvidia") == []
 
 
 async def test_what_pods_have_by_environment_is_not_given_again_and_counts_once() -> None:
     half = a_device(milli=500)
     by_env = a_pod("old", an_allocation(half, pod="old"))
-    async with an_informer(by_env, a_pod("train", an_allocation(half))) as informer:
+    limits = {"gpuloom.dev/gpu-milli": "500"}
+    train = a_pod("train", an_allocation(half), limits=limits)
+    async with an_informer(by_env, train, a_pod("late", limits=limits)) as informer:
         plugin = a_plugin(Deliveries(), pods=known_pods(informer))
         synchronize(plugin)
 

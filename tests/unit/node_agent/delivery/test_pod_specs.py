@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from gpuloom.errors import InvalidRequestError, NotAllowedError, UnavailableError
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import HolderSource
-from services.node_agent.delivery.pod_specs import Seat, asking_container, given_by_environment
+from services.node_agent.delivery.comparison import Requested
+from services.node_agent.delivery.pod_specs import Seat, given_by_environment, requested
 from tests.unit.node_agent.delivery.builders import (
     NODE_UID,
     a_device,
@@ -31,11 +32,12 @@ def holding(*pods: dict[str, Any]) -> list[str]:
     return [given.pod.name for given in given_by_environment(pods, SEAT).known]
 
 
-def test_the_asking_container_is_found_among_the_others() -> None:
-    pod = a_pod(asking=("work",))
+def test_what_is_asked_for_is_found_among_the_other_containers() -> None:
+    pod = a_pod(asking=("work",), limits={"gpuloom.dev/gpu-milli": "125", "gpuloom.dev/gpu-memory-mib": "9"})
     pod["spec"]["initContainers"] = [{"name": "prepare"}]
+    pod["metadata"]["annotations"]["gpuloom.dev/mig-profile"] = "1g.5gb"
 
-    assert asking_container(pod) == "work"
+    assert requested(pod) == Requested("work", 125, 9, "1g.5gb")
 
 
 def test_an_init_container_may_be_the_one_that_asks() -> None:
@@ -43,13 +45,13 @@ def test_an_init_container_may_be_the_one_that_asks() -> None:
     limits = {"gpuloom.dev/gpu-milli": "500"}
     pod["spec"]["initContainers"] = [{"name": "prepare", "resources": {"limits": limits}}]
 
-    assert asking_container(pod) == "prepare"
+    assert requested(pod) == Requested("prepare", 500)
 
 
 @pytest.mark.parametrize("asking", [(), ("a", "b")])
 def test_none_or_several_are_not_one(asking: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRequestError, match=f"{len(asking)} containers of the pod ask"):
-        asking_container(a_pod(asking=asking))
+        requested(a_pod(asking=asking))
 
 
 def test_a_pod_holds_its_devices_from_binding_until_it_has_ended() -> None:
@@ -113,7 +115,9 @@ async def test_a_pod_is_looked_up_by_its_uid_and_may_be_unknown() -> None:
     async with an_informer(a_pod("train"), a_pod("none", asking=())) as informer:
         pods = known_pods(informer)
 
-        assert pods.asking_container("uid-train") == "main"
-        assert pods.asking_container("uid-new") is None
-        with pytest.raises(NotAllowedError):
-            pods.asking_container("uid-none")
+        assert pods.requested("uid-train") == Requested("main", 1000)
+        assert (pods.service_account("uid-train"), pods.service_account("uid-new")) == ("default", "")
+        with pytest.raises(NotAllowedError, match="has not shown this pod to the node agent yet"):
+            pods.requested("uid-new")
+        with pytest.raises(NotAllowedError, match="0 containers of the pod ask"):
+            pods.requested("uid-none")

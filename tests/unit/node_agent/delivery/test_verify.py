@@ -1,5 +1,7 @@
 """A container gets devices only by an allocation that is plainly its own and fits what others have."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,8 +10,11 @@ from gpuloom.codec.allocation import encode_allocation
 from gpuloom.errors import NotAllowedError
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
+from gpuloom.model.mig import MigInstance, MigPlacement
+from services.node_agent.delivery.comparison import Requested
 from services.node_agent.delivery.verify import Delivered, NodeFacts, device_names, verify
 from tests.unit.node_agent.delivery.builders import (
+    MEMORY_MIB,
     a_cut_gpu,
     a_device,
     a_gpu,
@@ -38,12 +43,6 @@ def test_a_container_that_the_allocation_does_not_name_gets_nothing() -> None:
     assert verify(asking(an_allocation(), container="side"), facts(), []) is None
 
 
-def test_a_sick_card_is_delivered_because_it_is_there() -> None:
-    sick = a_gpu(health=GpuHealth.UNHEALTHY, health_reason="XID 63")
-
-    assert verify(asking(an_allocation()), facts(sick), []) is not None
-
-
 @pytest.mark.parametrize(
     ("allocation", "reason"),
     [
@@ -55,7 +54,7 @@ def test_a_sick_card_is_delivered_because_it_is_there() -> None:
         (an_allocation(a_device("GPU-m")), "cut into MIG instances"),
         (an_allocation(a_slice(start=4)), "no MIG instance 1g.5gb at 4"),
         (an_allocation(a_slice("GPU-a")), "no MIG instance"),
-        (an_allocation(a_device(memory_mib=50_000)), "has 40960 MiB, not 50000"),
+        (an_allocation(a_device(milli=900, memory_mib=50_000)), "has 40960 MiB, not 50000"),
     ],
 )
 def test_a_forged_allocation_is_refused_with_its_reason(allocation: Allocation | str, reason: str) -> None:
@@ -80,24 +79,73 @@ def test_nothing_is_delivered_before_the_first_look_at_the_cards() -> None:
         verify(asking(an_allocation()), NodeFacts(facts().node_uid, ()), [])
 
 
-def test_a_lost_card_is_refused() -> None:
-    lost = a_gpu(health=GpuHealth.LOST, health_reason="fell off the bus")
+@pytest.mark.parametrize(
+    ("health", "told"),
+    [
+        (
+            GpuHealth.UNHEALTHY,
+            "is unhealthy: XID 48, uncorrectable.*delete the pod, so that it is placed anew",
+        ),
+        (GpuHealth.LOST, "is lost: XID 48, uncorrectable.*delete the pod, so that it is placed anew"),
+    ],
+)
+@pytest.mark.parametrize("held", [[], [delivered("train")]])
+def test_a_gpu_that_is_broken_is_not_delivered_also_not_again(
+    health: GpuHealth, told: str, held: list[Delivered]
+) -> None:
+    gpu = a_gpu(health=health, health_reason="XID 48, uncorrectable memory error")
 
-    with pytest.raises(NotAllowedError, match="fell off the bus"):
-        verify(asking(an_allocation()), facts(lost), [])
+    with pytest.raises(NotAllowedError, match=told):
+        verify(asking(an_allocation()), facts(gpu, a_gpu("GPU-b", 1)), held)
+    assert verify(asking(an_allocation(a_device("GPU-b"))), facts(gpu, a_gpu("GPU-b", 1)), []) is not None
+
+
+@given(st.sampled_from(GpuHealth), st.booleans())
+def test_only_what_is_known_to_be_broken_is_kept_back(health: GpuHealth, faulty: bool) -> None:
+    cut = a_cut_gpu()
+    instance = replace(cut.mig_instances[0], fault="XID 48" if faulty else "")
+    gpus = (a_gpu(health=health), replace(cut, health=health, mig_instances=(instance,)))
+    usable = health in (GpuHealth.HEALTHY, GpuHealth.UNKNOWN)
+
+    for device, expected in ((a_device(), usable), (a_slice(), usable and not faulty)):
+        try:
+            found = verify(asking(an_allocation(device)), facts(*gpus), []) is not None
+        except NotAllowedError:
+            found = False
+        assert found is expected
+
+
+def test_a_faulty_mig_instance_is_refused_and_its_neighbour_is_not() -> None:
+    sound = MigInstance(MigPlacement(1, "1g.5gb"), 1, 4864, "MIG-1")
+    faulty = MigInstance(MigPlacement(0, "1g.5gb"), 1, 4864, "MIG-0", fault="XID 48, uncorrectable")
+    cut = replace(a_cut_gpu(), mig_instances=(faulty, sound))
+
+    with pytest.raises(
+        NotAllowedError, match=r"1g\.5gb at 0 of GPU GPU-m is unhealthy: XID 48.*delete the pod"
+    ):
+        verify(asking(an_allocation(a_slice())), facts(cut), [])
+    assert verify(asking(an_allocation(a_slice(start=1))), facts(cut), []) is not None
 
 
 def test_the_container_must_be_the_one_that_asks_by_the_spec() -> None:
-    other = an_allocation(container="side")
+    other, asks = an_allocation(container="side"), Requested("main", 1000)
 
-    known = verify(asking(an_allocation(), gpu_container="main"), facts(), [])
+    known = verify(asking(an_allocation(), requested=asks), facts(), [])
     for container in ("main", "side", "init"):
         with pytest.raises(NotAllowedError, match="for container side, but main asks for GPUs"):
-            verify(asking(other, container=container, gpu_container="main"), facts(), [])
-    unknown = verify(asking(other, container="side", gpu_container=None), facts(), [])
+            verify(asking(other, container=container, requested=asks), facts(), [])
+    unknown = verify(asking(other, container="side"), facts(), [])
 
     assert known == an_allocation()
     assert unknown == other
+
+
+@pytest.mark.parametrize("container", ["main", "side"])
+def test_an_allocation_of_more_than_the_pod_asks_for_stops_every_container_of_it(container: str) -> None:
+    small = Requested("main", 100)
+
+    with pytest.raises(NotAllowedError, match="gives 1000 milli, but container main asks for 100 milli"):
+        verify(asking(an_allocation(), container=container, requested=small), facts(), [])
 
 
 def test_shares_beyond_a_whole_card_are_refused() -> None:
@@ -113,8 +161,23 @@ def test_shares_beyond_a_whole_card_are_refused() -> None:
 def test_memory_beyond_the_card_is_refused() -> None:
     others = [delivered("one", a_device(milli=100, memory_mib=30_000))]
 
-    with pytest.raises(NotAllowedError, match="has 40960 MiB, not 45000"):
-        verify(asking(an_allocation(a_device(milli=100, memory_mib=15_000))), facts(), others)
+    with pytest.raises(NotAllowedError, match="has 40960 MiB, not 46000"):
+        verify(asking(an_allocation(a_device(milli=100, memory_mib=16_000))), facts(), others)
+
+
+@pytest.mark.parametrize("shrunk_mib", [1, 424, MEMORY_MIB // 16])
+def test_what_was_given_before_the_cards_memory_shrank_starts_again(shrunk_mib: int) -> None:
+    now = facts(a_gpu(memory_mib=MEMORY_MIB - shrunk_mib))
+    whole = an_allocation(a_device())
+    halves = [a_device(milli=500), a_device(milli=500)]
+    uneven = [a_device(milli=200, memory_mib=30_960), a_device(milli=200, memory_mib=10_000)]
+
+    for card in (now, facts(a_gpu(memory_mib=MEMORY_MIB // 2))):
+        assert verify(asking(whole, requested=Requested("main", 1000, 40_000)), card, []) == whole
+    for mine, other in (halves, uneven):
+        requested = Requested("main", mine.milli, None if mine.milli == 500 else mine.memory_mib)
+        asked = asking(an_allocation(mine), requested=requested)
+        assert verify(asked, now, [delivered("other", other)]) == an_allocation(mine)
 
 
 def test_a_mig_instance_has_one_owner() -> None:

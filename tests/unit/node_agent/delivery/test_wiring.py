@@ -11,6 +11,7 @@ from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.runtime.config import load_config
 from services.node_agent.delivery.config import DeliveryConfig
+from services.node_agent.delivery.handlers import HandlerRules
 from services.node_agent.delivery.known_pods import Cluster
 from services.node_agent.delivery.wiring import start_delivery
 from services.node_agent.node import Node
@@ -36,6 +37,24 @@ def test_settings_have_the_usual_places_as_defaults() -> None:
 
     assert settings.nri_socket == Path("/var/run/nri/nri.sock")
     assert settings.cdi_folders == (Path("/a"), Path("/b"))
+
+
+def test_nvidias_handlers_are_refused_by_default_but_to_the_agents_own_namespace() -> None:
+    usual = load_config(DeliveryConfig, {}).handler_rules()
+    named = {
+        "GPULOOM_POD_NAMESPACE": "ours",
+        "GPULOOM_AGENT_RUNTIME_HANDLERS_REFUSED": "gpu-runtime",
+        "GPULOOM_AGENT_RUNTIME_HANDLERS_ALLOWED": "gpu-operator,team/exporter",
+    }
+    set_up = load_config(DeliveryConfig, named).handler_rules()
+    off = load_config(DeliveryConfig, {"GPULOOM_AGENT_RUNTIME_HANDLERS_REFUSED": "none"}).handler_rules()
+
+    assert usual.allowed == {"gpuloom-system"}
+    assert usual.refused == {"nvidia", "nvidia-cdi", "nvidia-legacy", "nvidia-experimental"}
+    assert set_up == HandlerRules(
+        frozenset({"gpu-runtime"}), frozenset({"ours", "gpu-operator", "team/exporter"})
+    )
+    assert off.refused == frozenset()
 
 
 async def test_a_simulated_machine_delivers_by_itself() -> None:
