@@ -67,6 +67,19 @@ def pod_request(pod: JsonObject) -> PodRequest | None:
     return known.request
 
 
+def bound_request(pod: JsonObject) -> PodRequest | None:
+    """What a pod that is on its node asks for: its resources decide, whatever its annotations wish by now.
+
+    They were for placing it, and anybody may have changed them since.
+    """
+    try:
+        return pod_request(pod)
+    except InvalidRequestError:
+        metadata = object_field(pod, "metadata", "pod")
+        placed = {key: value for key, value in metadata.items() if key != "annotations"}
+        return pod_request({**pod, "metadata": placed})
+
+
 def _read_request(pod: JsonObject) -> PodRequest | None:
     needs = containers(pod)
     asking = [container for container in needs if container.devices]

@@ -7,7 +7,7 @@ with its problem, because it may hold devices all the same.
 from dataclasses import dataclass
 
 from gpuloom.codec.allocation import believable, decode_allocation
-from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
+from gpuloom.codec.pod import bound_node, bound_request, is_terminal, pod_ref, pod_request
 from gpuloom.codec.resources import containers, cpu_and_memory
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of
@@ -94,7 +94,7 @@ def _text(value: object) -> str:
 
 def _request(pod: JsonObject) -> tuple[PodRequest | None, str]:
     try:
-        return pod_request(pod), ""
+        return (bound_request(pod) if bound_node(pod) else pod_request(pod)), ""
     except InvalidRequestError as error:
         return None, str(error)
 

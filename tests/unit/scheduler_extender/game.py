@@ -15,7 +15,7 @@ from gpuloom.errors import (
     UnavailableError,
 )
 from gpuloom.model.node import NodeMode, PodRef
-from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
+from gpuloom.names import ANNOTATION_GPU_ARCHITECTURE, RESOURCE_NVIDIA_MIG_PREFIX
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
 from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.machines import Machine, Owed
@@ -203,6 +203,11 @@ class Game:
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
+    @move("ends", "takeovers", "nodes", weight=1, when=lambda game: bool(game.bound()))
+    def somebody_spoils_the_wishes_of_a_bound_pod(self, draw: Draw) -> None:
+        self.world.api.touch(_pick(self.bound(), draw), ANNOTATION_GPU_ARCHITECTURE)
+        self.world.replica.hear_pods(EVERYTHING)
+
     @move("binds", "takeovers", "failovers", weight=1, when=lambda game: bool(game.world.api.pods))
     def a_pod_is_resized(self, draw: Draw) -> None:
         """Before or after it is bound; what it had before may never be heard of."""
@@ -344,6 +349,9 @@ class Game:
 
     def unbound(self) -> list[str]:
         return [name for name, pod in self.world.api.pods.items() if "nodeName" not in pod["spec"]]
+
+    def bound(self) -> list[str]:
+        return [name for name, pod in self.world.api.pods.items() if "nodeName" in pod["spec"]]
 
     def owed(self, started: bool) -> list[tuple[Machine, Owed]]:
         return [
