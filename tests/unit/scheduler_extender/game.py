@@ -233,7 +233,7 @@ class Game:
         when=lambda game: bool(game.world.api.pods),
     )
     def a_pod_is_force_deleted(self, draw: Draw) -> None:
-        self.world.api.delete(_pick(sorted(self.world.api.pods), draw))
+        self.world.force_delete(_pick(sorted(self.world.api.pods), draw))
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
@@ -294,6 +294,19 @@ class Game:
         if draw(2):
             self.world.replica.hear_nodes()
 
+    @move("nodes", weight=1, when=lambda game: game.world.may_start_afresh())
+    def a_node_is_registered_again(self, draw: Draw) -> None:
+        self.world.register_again(_pick(self.machines(), draw))
+        if draw(2):
+            self.world.replica.hear_nodes()
+
+    @move("ends", "nodes", weight=1)
+    def an_agent_no_longer_knows_a_card(self, draw: Draw) -> None:
+        """Only where cards are given by name: elsewhere the kubelet's number of them would change with it."""
+        machine = _pick(self.machines(), draw)
+        if machine.mode is NodeMode.GPULOOM and not machine.out_of_sight:
+            machine.out_of_sight.add(_pick(machine.gpus, draw).uuid)
+
     @move("takeovers", weight=1, when=lambda game: game.world.may_start_afresh())
     def all_extenders_are_replaced(self, draw: Draw) -> None:
         self.world.crash()
@@ -336,13 +349,14 @@ class Game:
     def somebody_else_binds_a_pod(self, draw: Draw) -> None:
         """Only where the kubelet would admit it: what others overbook is not the extender's doing."""
         machine, name = _pick(self.machines(), draw), _pick(NAMES, draw)
-        if (
-            machine.mode is NodeMode.NVIDIA
-            and name not in self.world.api.pods
-            and self.world.has_room(machine)
-        ):
-            self.world.create(name, ONE, node=machine.name)
-            self.world.replica.hear_pods(EVERYTHING)
+        if name in self.world.api.pods:
+            return
+        init = TWO if draw(3) == 0 else None
+        if machine.mode is NodeMode.GPULOOM:
+            self.world.create(name, HALF, node=machine.name)
+        elif self.world.has_room(machine, 1 if init is None else 2):
+            self.world.create(name, ONE, node=machine.name, init=init)
+        self.world.replica.hear_pods(EVERYTHING)
 
     def machines(self) -> list[Machine]:
         return list(self.world.machines.values())
