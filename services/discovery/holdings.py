@@ -5,7 +5,7 @@ chooses, so only the number of devices and their owner are compared; a predictio
 That a pod does not hold yet what it was given is no disagreement: its image may take long to come.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
@@ -24,9 +24,12 @@ class Holdings:
         self._ended = ended
         self._plugged: dict[str, set[DeviceRef]] = defaultdict(set)
         """What each pod was shown to have by anybody but the list of processes."""
+        self._plugged_count: Counter[str] = Counter()
+        """How many devices that is as requests count them: replicas of one GPU are several."""
         for holder in state.holders:
             if holder.source is not HolderSource.PROCESS:
                 self._plugged[holder.pod.uid].update(holder.devices)
+                self._plugged_count[holder.pod.uid] += holder.count
 
     def findings(self) -> Iterator[Finding]:
         known = {gpu.uuid for gpu in self._state.gpus}
@@ -39,7 +42,8 @@ class Holdings:
                     yield from self._of_held(holder, device, cause)
         if self._state.mode is NodeMode.NVIDIA:
             for uid, pod in self._live.items():
-                yield from _wrong_count(pod, self._plugged.get(uid, set()), known)
+                held = self._plugged.get(uid, set())
+                yield from _wrong_count(pod, held, self._plugged_count[uid], known)
 
     def _unknown_devices(self, known: set[str]) -> Iterator[Finding]:
         for holder in self._state.holders:
@@ -125,15 +129,15 @@ def _stranger(holder: Holder, live: Mapping[str, NodePod], ended: Collection[str
     return Cause.HOLDER_WITHOUT_POD
 
 
-def _wrong_count(pod: NodePod, plugged: set[DeviceRef], known: set[str]) -> Iterator[Finding]:
+def _wrong_count(pod: NodePod, plugged: set[DeviceRef], count: int, known: set[str]) -> Iterator[Finding]:
     """Compared once the kubelet shows the pod at all. Too few: where the others are is not known."""
     if not plugged or pod.asked is None:
         return
-    detail = f"pod {pod.ref} holds {len(plugged)} devices and asks for {pod.asked.lasting}"
-    if len(plugged) > pod.asked.most:
+    detail = f"pod {pod.ref} holds {count} devices and asks for {pod.asked.lasting}"
+    if count > pod.asked.most:
         for gpu_uuid in sorted({device.gpu_uuid for device in plugged} & known):
             yield Finding(Cause.WRONG_COUNT, gpu_uuid, pod.ref.uid, detail)
-    elif len(plugged) < pod.asked.lasting:
+    elif count < pod.asked.lasting:
         yield Finding(Cause.WRONG_COUNT, "", pod.ref.uid, detail)
 
 

@@ -227,6 +227,20 @@ def test_on_an_nvidia_node_too_few_devices_close_the_node_because_the_others_may
     assert settled(state, pod) == {(Cause.WRONG_COUNT, "")}
 
 
+def test_several_replicas_of_one_gpu_are_as_many_devices_as_the_kubelet_gave() -> None:
+    two_replicas = replace(held("train", "a", source=KUBELET), given=2)
+
+    assert settled(plugged(two_replicas), a_plugged_pod(count=2)) == set()
+    assert settled(plugged(two_replicas), a_plugged_pod(count=1)) == {(Cause.WRONG_COUNT, "GPU-a")}
+    assert settled(plugged(two_replicas), a_plugged_pod(count=3)) == {(Cause.WRONG_COUNT, "")}
+
+
+def test_replicas_of_one_gpu_in_two_containers_add_up() -> None:
+    first = held("train", "a", source=KUBELET)
+
+    assert settled(plugged(first, replace(first, container="other")), a_plugged_pod(count=2)) == set()
+
+
 def test_devices_that_only_an_init_container_asks_for_are_not_missed() -> None:
     pod = a_pod(asked=Asked(lasting=1, most=2))
 
