@@ -8,6 +8,8 @@ That a pod does not hold yet what it was given is no disagreement: its image may
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
+from gpuloom.codec.allocation import GPU_UUID
+from gpuloom.model.allocation import Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
 from gpuloom.model.node import Holder, HolderSource, NodeMode, NodeState
 from services.discovery.findings import Cause, Finding
@@ -107,10 +109,20 @@ class Holdings:
         return given.advisory or _covers(self._exactly_given(pod), device, holder.source)
 
     def _exactly_given(self, pod: NodePod) -> dict[DeviceRef, int]:
-        given = pod.given_on(self._state.node_uid)
+        given = pod.given_on(self._state.node_uid) or self._given_before(pod)
         if given is None or given.advisory:
             return {}
         return {allocated.device: allocated.milli for allocated in given.devices}
+
+    def _given_before(self, pod: NodePod) -> Allocation | None:
+        """What it was given on this machine under another node UID: no other machine has these GPUs.
+
+        That it names another node is a finding of its own; whether two own one GPU is another matter.
+        """
+        given, known = pod.allocation, {gpu.uuid for gpu in self._state.gpus}
+        if given is None or given.pod_uid != pod.ref.uid:
+            return None
+        return given if known.issuperset(item.device.gpu_uuid for item in given.devices) else None
 
     def _proves_ownership(self, holder: Holder) -> bool:
         """On an `nvidia` node a process may be seen before the kubelet lists it; the grace covers that."""
@@ -160,7 +172,9 @@ def _covers(given: Mapping[DeviceRef, int] | set[DeviceRef], device: DeviceRef, 
 
 
 def _unknown(device: DeviceRef, detail: str) -> Finding:
-    return Finding(Cause.UNKNOWN_DEVICE, "", device.gpu_uuid, detail)
+    """A GPU that its UUID tells apart is none of the node's; anything else may be one, or a part of it."""
+    told_apart = GPU_UUID.fullmatch(device.gpu_uuid) is not None
+    return Finding(Cause.UNKNOWN_DEVICE, device.gpu_uuid if told_apart else "", device.gpu_uuid, detail)
 
 
 def _who(holder: Holder) -> str:
