@@ -9,7 +9,8 @@ What the model takes as given: facts that are trusted and not stale are at most 
 old; containers start and are published within their bounds; the kubelet alone reports a pod as ended; what
 became of nodes is heard before what later became of pods. What a dead extender knew of pods that vanished
 lives on only in what their nodes show and in what a standby has watched, so an extender that does not lead
-starts or lists afresh only when the nodes show all of that.
+starts or lists afresh only when the nodes show all of that, and so does a node that registers again: to the
+ledger it is another one, and what was to be released on the one before is forgotten.
 """
 
 from collections.abc import Iterable
