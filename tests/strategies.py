@@ -42,6 +42,7 @@ HOLDERS = st.builds(
     devices=st.lists(DEVICES, min_size=1, max_size=3).map(tuple),
     source=st.sampled_from(HolderSource),
     pids=st.lists(st.integers(0, 2**32 - 1), max_size=2).map(tuple),
+    given=st.integers(0, 5),
 )
 ALLOCATED = st.builds(
     AllocatedDevice, device=DEVICES, milli=st.integers(1, 1000), memory_mib=st.integers(0, 2**24)

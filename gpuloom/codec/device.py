@@ -145,7 +145,7 @@ def holders_from_proto(messages: Iterable[pb.Holder]) -> tuple[Holder, ...]:
     holders = tuple(_holder_from_proto(message) for message in messages)
     if len(holders) > MAX_HOLDERS_PER_NODE:
         raise InvalidRequestError(f"a node has at most {MAX_HOLDERS_PER_NODE} holders")
-    if sum(len(holder.devices) for holder in holders) > MAX_HELD_DEVICES_PER_NODE:
+    if sum(holder.count for holder in holders) > MAX_HELD_DEVICES_PER_NODE:
         raise InvalidRequestError(f"holders have at most {MAX_HELD_DEVICES_PER_NODE} devices of a node")
     return holders
 
@@ -157,6 +157,7 @@ def holder_to_proto(holder: Holder) -> pb.Holder:
         devices=[device_to_proto(device) for device in holder.devices],
         source=_SOURCE_TO_PROTO.get(holder.source, pb.HOLDER_SOURCE_UNSPECIFIED),
         pids=holder.pids,
+        given=holder.given,
     )
 
 
@@ -209,6 +210,7 @@ def _holder_from_proto(message: pb.Holder) -> Holder:
         devices=tuple(device_from_proto(device) for device in message.devices),
         source=_SOURCE.get(message.source, HolderSource.UNKNOWN),
         pids=tuple(message.pids),
+        given=message.given,
     )
 
 

@@ -19,7 +19,14 @@ from gpuloom.codec.resources import Container, ContainerKind, containers, cpu_an
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import PodRef
-from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind, TopologyPreference
+from gpuloom.model.request import (
+    Authority,
+    GpuRequest,
+    PluggedDevices,
+    PodRequest,
+    RequestKind,
+    TopologyPreference,
+)
 from gpuloom.names import (
     ANNOTATION_GPU_ARCHITECTURE,
     ANNOTATION_GPU_MODEL,
@@ -65,6 +72,26 @@ def pod_request(pod: JsonObject) -> PodRequest | None:
                 del _known_requests[next(iter(_known_requests))]
             _known_requests[content] = known
     return known.request
+
+
+def bound_request(pod: JsonObject) -> PodRequest | None:
+    """What a pod that is on its node asks for: its resources decide, whatever its annotations wish by now.
+
+    They were for placing it, and anybody may have changed them since.
+    """
+    try:
+        return pod_request(pod)
+    except InvalidRequestError:
+        metadata = object_field(pod, "metadata", "pod")
+        placed = {key: value for key, value in metadata.items() if key != "annotations"}
+        return pod_request({**pod, "metadata": placed})
+
+
+def plugged_devices(pod: JsonObject) -> tuple[PluggedDevices, ...]:
+    """What the pod asks of NVIDIA's device plugin, by kind, several of them too."""
+    needs = containers(pod)
+    resources = {name for container in needs for name in container.devices} - _OURS
+    return tuple(_plugged(needs, resource) for resource in sorted(resources))
 
 
 def _read_request(pod: JsonObject) -> PodRequest | None:
@@ -171,6 +198,18 @@ def _nvidia_request(needs: tuple[Container, ...], names: set[str], annotations: 
         architectures=wishes.architectures,
         topology=wishes.topology,
         topology_required=wishes.topology_required,
+    )
+
+
+def _plugged(needs: tuple[Container, ...], resource: str) -> PluggedDevices:
+    return PluggedDevices(
+        kind="" if resource == RESOURCE_NVIDIA_GPU else _profile_of_resource(resource),
+        lasting=sum(
+            container.devices.get(resource, 0)
+            for container in needs
+            if container.kind is not ContainerKind.INIT
+        ),
+        most=pod_total(needs, lambda container: container.devices.get(resource, 0)),
     )
 
 

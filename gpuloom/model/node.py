@@ -52,7 +52,9 @@ class PodRef:
 class Holder:
     """Somebody who has devices right now, as the node sees it.
 
-    `pids` are the processes by which it is known, if it is known by them alone.
+    `pids` are the processes by which it is known, if it is known by them alone. `given` is how many devices
+    the kubelet gave where that is not the number of `devices`: several replicas of one GPU, which is shared
+    by time, are that GPU.
     """
 
     pod: PodRef
@@ -60,6 +62,12 @@ class Holder:
     devices: tuple[DeviceRef, ...]
     source: HolderSource
     pids: tuple[int, ...] = ()
+    given: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many devices it holds, as its request counts them."""
+        return max(self.given, len(self.devices))
 
 
 @dataclass(frozen=True, slots=True)

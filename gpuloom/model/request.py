@@ -49,6 +49,19 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PluggedDevices:
+    """What a pod asks of NVIDIA's device plugin, of one kind: a MIG profile, or empty for whole GPUs.
+
+    `lasting` is what its main containers and sidecars ask for. `most` is more if an init container asks for
+    more than that: the kubelet keeps those for the pod until it ends, but lists only the lasting ones.
+    """
+
+    kind: str
+    lasting: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class PodRequest:
     """What one pod asks for: devices for one container (the first that asks), and CPU and memory.
 

@@ -167,7 +167,9 @@ class NodeFacts(_message.Message):
 
     @_builtins.property
     def closed_gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClosedGpu]:
-        """GPUs of which nothing may be given out now, by UUID, while the rest of the node may be used."""
+        """GPUs of which nothing may be given out now, by UUID, while the rest of the node may be used. One that is
+        not among the GPUs of the state is gone, while somebody was given it or holds it.
+        """
 
     @_builtins.property
     def place(self) -> Global___NodePlace:

@@ -587,10 +587,15 @@ class Holder(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     PIDS_FIELD_NUMBER: _builtins.int
+    GIVEN_FIELD_NUMBER: _builtins.int
     container: _builtins.str
     """Container name. Empty if not known."""
     source: Global___HolderSource.ValueType
     """How this is known."""
+    given: _builtins.int
+    """How many devices the kubelet gave it, if that is not the number of `devices`: replicas of one GPU, which
+    is shared by time, are one device. 0: as many as `devices`, which is also what older agents mean.
+    """
     @_builtins.property
     def pod(self) -> Global___PodRef:
         """The pod; its uid is empty for a process outside any pod."""
@@ -611,10 +616,11 @@ class Holder(_message.Message):
         devices: _abc.Iterable[Global___DeviceRef] | None = ...,
         source: Global___HolderSource.ValueType = ...,
         pids: _abc.Iterable[_builtins.int] | None = ...,
+        given: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pod", b"pod"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "devices", b"devices", "pids", b"pids", "pod", b"pod", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "devices", b"devices", "given", b"given", "pids", b"pids", "pod", b"pod", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,9 +5,11 @@ chooses, so only the number of devices and their owner are compared; a predictio
 That a pod does not hold yet what it was given is no disagreement: its image may take long to come.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
+from gpuloom.codec.allocation import GPU_UUID
+from gpuloom.model.allocation import Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
 from gpuloom.model.node import Holder, HolderSource, NodeMode, NodeState
 from services.discovery.findings import Cause, Finding
@@ -24,9 +26,12 @@ class Holdings:
         self._ended = ended
         self._plugged: dict[str, set[DeviceRef]] = defaultdict(set)
         """What each pod was shown to have by anybody but the list of processes."""
+        self._plugged_count: Counter[str] = Counter()
+        """How many devices that is as requests count them: replicas of one GPU are several."""
         for holder in state.holders:
             if holder.source is not HolderSource.PROCESS:
                 self._plugged[holder.pod.uid].update(holder.devices)
+                self._plugged_count[holder.pod.uid] += holder.count
 
     def findings(self) -> Iterator[Finding]:
         known = {gpu.uuid for gpu in self._state.gpus}
@@ -39,7 +44,8 @@ class Holdings:
                     yield from self._of_held(holder, device, cause)
         if self._state.mode is NodeMode.NVIDIA:
             for uid, pod in self._live.items():
-                yield from _wrong_count(pod, self._plugged.get(uid, set()), known)
+                held = self._plugged.get(uid, set())
+                yield from _wrong_count(pod, held, self._plugged_count[uid], known)
 
     def _unknown_devices(self, known: set[str]) -> Iterator[Finding]:
         for holder in self._state.holders:
@@ -103,10 +109,20 @@ class Holdings:
         return given.advisory or _covers(self._exactly_given(pod), device, holder.source)
 
     def _exactly_given(self, pod: NodePod) -> dict[DeviceRef, int]:
-        given = pod.given_on(self._state.node_uid)
+        given = pod.given_on(self._state.node_uid) or self._given_before(pod)
         if given is None or given.advisory:
             return {}
         return {allocated.device: allocated.milli for allocated in given.devices}
+
+    def _given_before(self, pod: NodePod) -> Allocation | None:
+        """What it was given on this machine under another node UID: no other machine has these GPUs.
+
+        That it names another node is a finding of its own; whether two own one GPU is another matter.
+        """
+        given, known = pod.allocation, {gpu.uuid for gpu in self._state.gpus}
+        if given is None or given.pod_uid != pod.ref.uid:
+            return None
+        return given if known.issuperset(item.device.gpu_uuid for item in given.devices) else None
 
     def _proves_ownership(self, holder: Holder) -> bool:
         """On an `nvidia` node a process may be seen before the kubelet lists it; the grace covers that."""
@@ -125,15 +141,15 @@ def _stranger(holder: Holder, live: Mapping[str, NodePod], ended: Collection[str
     return Cause.HOLDER_WITHOUT_POD
 
 
-def _wrong_count(pod: NodePod, plugged: set[DeviceRef], known: set[str]) -> Iterator[Finding]:
+def _wrong_count(pod: NodePod, plugged: set[DeviceRef], count: int, known: set[str]) -> Iterator[Finding]:
     """Compared once the kubelet shows the pod at all. Too few: where the others are is not known."""
     if not plugged or pod.asked is None:
         return
-    detail = f"pod {pod.ref} holds {len(plugged)} devices and asks for {pod.asked.lasting}"
-    if len(plugged) > pod.asked.most:
+    detail = f"pod {pod.ref} holds {count} devices and asks for {pod.asked.lasting}"
+    if count > pod.asked.most:
         for gpu_uuid in sorted({device.gpu_uuid for device in plugged} & known):
             yield Finding(Cause.WRONG_COUNT, gpu_uuid, pod.ref.uid, detail)
-    elif len(plugged) < pod.asked.lasting:
+    elif count < pod.asked.lasting:
         yield Finding(Cause.WRONG_COUNT, "", pod.ref.uid, detail)
 
 
@@ -156,7 +172,9 @@ def _covers(given: Mapping[DeviceRef, int] | set[DeviceRef], device: DeviceRef, 
 
 
 def _unknown(device: DeviceRef, detail: str) -> Finding:
-    return Finding(Cause.UNKNOWN_DEVICE, "", device.gpu_uuid, detail)
+    """A GPU that its UUID tells apart is none of the node's; anything else may be one, or a part of it."""
+    told_apart = GPU_UUID.fullmatch(device.gpu_uuid) is not None
+    return Finding(Cause.UNKNOWN_DEVICE, device.gpu_uuid if told_apart else "", device.gpu_uuid, detail)
 
 
 def _who(holder: Holder) -> str:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from gpuloom.model.node import NodeMode, NodeState
 from gpuloom.model.snapshot import ClosedGpu
+from gpuloom.model.topology import MAX_GPUS_PER_NODE
 from services.discovery.findings import Cause, Finding
 from services.discovery.holdings import Holdings
 from services.discovery.nodes import ClusterNode
@@ -96,13 +97,9 @@ def judge(case: Case, since_s: Mapping[Finding, float], now_s: float, grace_s: f
     ends_s = {finding: seen_s[finding] + grace_s for finding in found if finding.cause in _LAGGING}
     counting = tuple(finding for finding in found if ends_s.get(finding, now_s) <= now_s)
     causes = {finding.cause for finding in counting if not finding.gpu_uuid}
-    closed: dict[str, str] = {}
-    for finding in counting:
-        if finding.gpu_uuid:
-            closed.setdefault(finding.gpu_uuid, REASONS[finding.cause])
     return Judgement(
         untrusted_reasons=tuple(REASONS[cause] for cause in Cause if cause in causes),
-        closed_gpus=tuple(ClosedGpu(uuid, closed[uuid]) for uuid in sorted(closed)),
+        closed_gpus=_closed_gpus(counting, case.state),
         details=_details(counting),
         findings=counting,
         since_s=seen_s,
@@ -164,6 +161,9 @@ def _of_annotations(case: Case) -> Iterator[Finding]:
             continue
         if given.pod_uid != uid:
             cause, detail = Cause.ALLOCATION_OF_ANOTHER_POD, f"pod {pod.ref} carries that of {given.pod_uid}"
+        elif given.advisory and case.state is not None and case.state.mode is NodeMode.NVIDIA:
+            # A prediction gives nothing: the kubelet of this node chooses, under whatever UID it registered.
+            continue
         else:
             cause, detail = Cause.ALLOCATION_OF_ANOTHER_NODE, f"pod {pod.ref} names node {given.node_uid}"
         named = sorted({allocated.device.gpu_uuid for allocated in given.devices})
@@ -179,6 +179,17 @@ def _speaks_for_node(case: Case, state: NodeState) -> bool:
         and state.mode is not NodeMode.UNKNOWN
         and not state.holders_unknown_reason
     )
+
+
+def _closed_gpus(counting: tuple[Finding, ...], state: NodeState | None) -> tuple[ClosedGpu, ...]:
+    """Each with its gravest cause; no more than a reader takes, those that the node has before all others."""
+    closed: dict[str, str] = {}
+    for finding in counting:
+        if finding.gpu_uuid:
+            closed.setdefault(finding.gpu_uuid, REASONS[finding.cause])
+    shown = set() if state is None else {gpu.uuid for gpu in state.gpus}
+    first = sorted(closed, key=lambda uuid: (uuid not in shown, uuid))[:MAX_GPUS_PER_NODE]
+    return tuple(ClosedGpu(uuid, closed[uuid]) for uuid in sorted(first))
 
 
 def _details(counting: tuple[Finding, ...]) -> tuple[str, ...]:

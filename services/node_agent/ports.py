@@ -22,12 +22,16 @@ class GpuDriver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """Devices that the kubelet gave to a container; a pod is named, not identified, here."""
+    """Devices that the kubelet gave to a container; a pod is named, not identified, here.
+
+    `given` is how many the device plugin counts, 0 if as many as `devices`: replicas of a GPU are one here.
+    """
 
     namespace: str
     name: str
     container: str
     devices: tuple[DeviceRef, ...]
+    given: int = 0
 
 
 class Kubelet(Protocol):

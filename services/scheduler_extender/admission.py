@@ -9,7 +9,7 @@ from gpuloom.kube.objects import JsonObject
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.fit import Refusal
 from services.scheduler_extender import quarantine
-from services.scheduler_extender.ledger import ObservedPod
+from services.scheduler_extender.claims import ObservedPod
 from services.scheduler_extender.pods import allocation_text
 
 FOREIGN_ALLOCATION = "the pod carries an allocation that GPULoom did not make"

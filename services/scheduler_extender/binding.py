@@ -44,9 +44,10 @@ from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
+from services.scheduler_extender.claims import ObservedPod
 from services.scheduler_extender.comparison import Comparison
 from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Attempt, Ledger, ObservedPod
+from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.pods import allocation_text, asker_of, observed_pod
 from services.scheduler_extender.ports import Binder, Mandate, Pods
 from services.scheduler_extender.views import Views

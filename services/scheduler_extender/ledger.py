@@ -14,35 +14,17 @@ The rules, each of which prevents a double allocation:
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.ledger import EntryState, LedgerEntry
 from gpuloom.model.node import PodRef
-from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
+from services.scheduler_extender.claims import ObservedPod, lost_its_record, pod_claim
 from services.scheduler_extender.occupancy import Claim, held_claims, with_holders
 from services.scheduler_extender.releases import Release, Releases
 
 AttemptKey = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedPod:
-    """A pod that asks for a GPU or carries an allocation, as the informer shows it.
-
-    `problem` says why its request or its allocation can't be believed; such a pod may hold any device of
-    its node. `node_name` is empty while it is unbound. `version` is the resourceVersion it was read at; most
-    of what changes it changes nothing else here.
-    """
-
-    ref: PodRef
-    node_name: str
-    terminal: bool
-    request: PodRequest | None
-    allocation: Allocation | None
-    problem: str = ""
-    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +103,9 @@ class Ledger:
         """
         uid = pod.ref.uid
         before, attempts = self._pods.get(uid), self.attempts_of(uid)
+        if pod.allocation is None and (attempts or (before is not None and lost_its_record(before))):
+            # Its sandbox may still carry the record that somebody took off, and get devices by it later.
+            pod = replace(pod, asked=None)
         if before == pod and not attempts:
             # Most of what happens to a pod is not about its devices.
             self._pods[uid] = pod
@@ -156,10 +141,7 @@ class Ledger:
         if pod is not None and pod.node_name:
             self._unlink(pod)
             if not self._releases.finished(uid):
-                claim = self._pod_claim(pod)
-                left.append(
-                    Release(pod.ref, pod.node_name, pod.terminal, claim.devices, claim.advisory),
-                )
+                left.append(self._release_of(pod))
         self._releases.forget_finished(uid)
         for release in left:
             self._await_release(release, now_s)
@@ -299,18 +281,31 @@ class Ledger:
                 yield self._pod_claim(self._pods[uid])
         for release in self._releases.on_node(node_name):
             if release.pod.uid not in self._pods_by_node.get(node_name, ()):
-                yield Claim(release.pod, EntryState.RELEASING, release.devices, advisory=release.advisory)
+                yield Claim(
+                    release.pod,
+                    EntryState.RELEASING,
+                    release.devices,
+                    wanted=release.wanted,
+                    advisory=release.advisory,
+                    unlisted=release.unlisted,
+                )
 
     def _pod_claim(self, pod: ObservedPod) -> Claim:
-        state = EntryState.RELEASING if pod.terminal else EntryState.OBSERVED
-        if pod.allocation is None or pod.problem:
-            return Claim(pod.ref, state, None, wanted=_wanted(pod), problem=pod.problem)
-        node_uid = self._node_uid.get(pod.node_name)
-        if pod.allocation.node_uid != node_uid:
-            problem = "its allocation names another node"
-            return Claim(pod.ref, state, None, wanted=_wanted(pod), problem=problem)
-        return Claim(
-            pod.ref, state, pod.allocation.devices, wanted=_wanted(pod), advisory=pod.allocation.advisory
+        return pod_claim(pod, self._node_uid.get(pod.node_name), self._facts_of(pod.node_name))
+
+    def _release_of(self, pod: ObservedPod) -> Release:
+        """What its node shows by now counts on: it may list the pod no longer, or only a process of it."""
+        claim, facts = self._pod_claim(pod), self._facts_of(pod.node_name)
+        if claim.devices is None and facts is not None:
+            claim = with_holders(claim, facts.state.holders)
+        return Release(
+            pod=pod.ref,
+            node_name=pod.node_name,
+            terminal=pod.terminal,
+            devices=claim.devices,
+            advisory=claim.advisory,
+            wanted=None if claim.problem else claim.wanted,
+            unlisted=claim.unlisted,
         )
 
     def _await_release(self, release: Release, now_s: float) -> None:
@@ -365,10 +360,6 @@ def _release(attempt: Attempt) -> Release:
     return Release(
         attempt.pod, attempt.node_name, terminal=False, devices=given.devices, advisory=given.advisory
     )
-
-
-def _wanted(pod: ObservedPod) -> int | None:
-    return None if pod.request is None else pod.request.gpu.count
 
 
 def _by_pod(claim: Claim) -> tuple[str, str]:

@@ -6,13 +6,14 @@ number of devices, first on those predicted for it, else on any that are left.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
-from gpuloom.model.node import Holder, PodRef
+from gpuloom.model.mig import MigPlacement
+from gpuloom.model.node import Holder, HolderSource, PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.capacity import counted_memory_mib, is_beyond
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
@@ -24,6 +25,8 @@ class Claim:
 
     `devices` None: not known which, so it may be any. `wanted` is the number of devices its request asks
     for, None if that is not known. `confirmed`: the node itself shows these devices as held by this owner.
+    `unlisted` are devices beside them that the kubelet keeps for it and never lists, each by its kind: a MIG
+    profile, or empty for a whole GPU. `wanted` is without them.
     """
 
     pod: PodRef
@@ -33,6 +36,7 @@ class Claim:
     advisory: bool = False
     confirmed: bool = False
     problem: str = ""
+    unlisted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +61,17 @@ def with_holders(claim: Claim, holders: Iterable[Holder]) -> Claim:
     rest stays a prediction. An exact allocation is widened by anything the pod holds beyond it, because both
     are then in use.
     """
-    held = {
-        device: None for holder in holders if holder.pod.uid == claim.pod.uid for device in holder.devices
-    }
-    if not held:
+    mine = [holder for holder in holders if holder.pod.uid == claim.pod.uid]
+    if not mine:
         return claim
-    shown = tuple(_whole(device) for device in held)
+    held = {device: None for holder in mine for device in holder.devices}
+    shown, count = tuple(_whole(device) for device in held), _count(mine)
+    claim = replace(claim, unlisted=claim.unlisted[max(0, count - (claim.wanted or 0)) :])
     if claim.devices is None:
-        complete = not claim.problem and claim.wanted is not None and len(shown) >= claim.wanted
+        complete = not claim.problem and claim.wanted is not None and count >= claim.wanted
         return replace(claim, devices=shown, confirmed=True) if complete else claim
     if claim.advisory:
-        missing = max(0, len(claim.devices) - len(shown))
+        missing = max(0, len(claim.devices) - count)
         rest = tuple(allocated for allocated in claim.devices if allocated.device not in held)[:missing]
         return replace(claim, devices=shown + rest, advisory=bool(rest), confirmed=not rest)
     given = {allocated.device for allocated in claim.devices}
@@ -111,6 +115,12 @@ def taken_by(claims: Iterable[Claim], gpus: Mapping[str, Gpu]) -> dict[str, Take
         if claim.advisory:
             for allocated in _predicted(claim, taken, gpus):
                 _take(taken, allocated, gpus)
+    for claim in claims:
+        for kind in claim.unlisted:
+            # Which one it is nobody tells, and on such a node the number is what counts.
+            some = _best_free(_of_kind(kind, gpus), taken, gpus)
+            if some is not None:
+                _take(taken, some, gpus)
     return taken
 
 
@@ -123,10 +133,19 @@ def with_taken(view: NodeView, request: PodRequest, devices: Sequence[AllocatedD
     return replace(view, gpus=gpus, host=None if view.host is None else _host_after(view.host, request))
 
 
-def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]) -> list[AllocatedDevice]:
-    """The predicted devices, each replaced by a free one of its kind if somebody is known to have it.
+def _count(holders: Sequence[Holder]) -> int:
+    """How many devices they hold together, as requests count them."""
+    given = [holder for holder in holders if holder.source is HolderSource.KUBELET]
+    listed = {device for holder in given for device in holder.devices}
+    others = {device for holder in holders for device in holder.devices} - listed
+    return sum(holder.count for holder in given) + len(others)
 
-    An unhealthy one is predicted last: the claim must count against those that could be given out.
+
+def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]) -> list[AllocatedDevice]:
+    """The predicted devices, each replaced by a free one of its kind if it can't be that.
+
+    Somebody else is known to have it, or the node no longer shows it. An unhealthy one is predicted last: the
+    claim must count against those that could be given out.
     """
     chosen: list[AllocatedDevice] = []
     used: set[DeviceRef] = set()
@@ -134,37 +153,45 @@ def _predicted(claim: Claim, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]
         pick = allocated
         # What was predicted nearly always still stands.
         if allocated.device in used or not _is_good(allocated.device, taken, gpus):
-            candidates = sorted(
-                (allocated, *_alternatives(allocated, gpus)),
-                key=lambda item: _is_unhealthy(item.device, gpus),
-            )
-            pick = next(
-                (item for item in candidates if item.device not in used and _is_free(item.device, taken)),
-                allocated,
-            )
+            candidates = (allocated, *_alternatives(allocated.device.mig, gpus))
+            unused = [item for item in candidates if item.device not in used]
+            pick = _best_free(unused, taken, gpus) or allocated
         used.add(pick.device)
         chosen.append(pick)
     return chosen
 
 
-def _alternatives(allocated: AllocatedDevice, gpus: Mapping[str, Gpu]) -> Iterable[AllocatedDevice]:
+def _best_free(
+    candidates: Iterable[AllocatedDevice], taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]
+) -> AllocatedDevice | None:
+    free = (item for item in candidates if _is_free(item.device, taken))
+    return min(free, key=lambda item: not _is_healthy(item.device, gpus), default=None)
+
+
+def _of_kind(kind: str, gpus: Mapping[str, Gpu]) -> Iterator[AllocatedDevice]:
+    """Every device of this MIG profile; every whole GPU if it is empty."""
+    return _alternatives(MigPlacement(0, kind) if kind else None, gpus)
+
+
+def _alternatives(mig: MigPlacement | None, gpus: Mapping[str, Gpu]) -> Iterator[AllocatedDevice]:
+    """Every device of the same kind, wherever it starts."""
     for gpu in sorted(gpus.values(), key=lambda gpu: gpu.index):
-        if allocated.device.mig is None:
+        if mig is None:
             if not gpu.mig_enabled:
-                yield replace(allocated, device=DeviceRef(gpu.uuid), memory_mib=gpu.memory_mib)
+                yield AllocatedDevice(DeviceRef(gpu.uuid), MILLI_PER_GPU, gpu.memory_mib)
             continue
         for instance in gpu.mig_instances:
-            if instance.placement.profile == allocated.device.mig.profile:
-                yield replace(allocated, device=DeviceRef(gpu.uuid, instance.placement))
+            if instance.placement.profile == mig.profile:
+                yield AllocatedDevice(DeviceRef(gpu.uuid, instance.placement), MILLI_PER_GPU, 0)
 
 
-def _is_unhealthy(device: DeviceRef, gpus: Mapping[str, Gpu]) -> bool:
+def _is_healthy(device: DeviceRef, gpus: Mapping[str, Gpu]) -> bool:
     gpu = gpus.get(device.gpu_uuid)
-    return gpu is not None and gpu.health is not GpuHealth.HEALTHY
+    return gpu is not None and gpu.health is GpuHealth.HEALTHY
 
 
 def _is_good(device: DeviceRef, taken: Mapping[str, Taken], gpus: Mapping[str, Gpu]) -> bool:
-    return _is_free(device, taken) and not _is_unhealthy(device, gpus)
+    return _is_free(device, taken) and _is_healthy(device, gpus)
 
 
 def _is_free(device: DeviceRef, taken: Mapping[str, Taken]) -> bool:

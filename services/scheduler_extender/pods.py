@@ -7,14 +7,22 @@ with its problem, because it may hold devices all the same.
 from dataclasses import dataclass
 
 from gpuloom.codec.allocation import believable, decode_allocation
-from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
+from gpuloom.codec.fields import object_field, text_field
+from gpuloom.codec.pod import (
+    bound_node,
+    bound_request,
+    is_terminal,
+    plugged_devices,
+    pod_ref,
+    pod_request,
+)
 from gpuloom.codec.resources import containers, cpu_and_memory
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.request import PodRequest
 from gpuloom.names import ANNOTATION_ALLOCATION
-from services.scheduler_extender.ledger import ObservedPod
+from services.scheduler_extender.claims import Asked, ObservedPod
 from services.scheduler_extender.nominations import NOT_CREATED, Asker, Nomination
 
 
@@ -35,11 +43,19 @@ def observed_pod(pod: JsonObject) -> ObservedPod | None:
     if request is None and not problem and text is None:
         return None
     allocation: Allocation | None = None
+    unreadable = ""
     if text is not None:
         allocation, unreadable = _allocation(text, ref.uid)
-        problem = problem or unreadable
-    version = metadata_of(pod).get("resourceVersion")
-    return ObservedPod(ref, node_name, is_terminal(pod), request, allocation, problem, _text(version))
+    return ObservedPod(
+        ref=ref,
+        node_name=node_name,
+        terminal=is_terminal(pod),
+        request=request,
+        allocation=allocation,
+        problem=problem or unreadable,
+        version=_text(metadata_of(pod).get("resourceVersion")),
+        asked=_asked(pod) if node_name and not unreadable else None,
+    )
 
 
 def host_share(pod: JsonObject, observed: ObservedPod | None) -> HostShare | None:
@@ -94,9 +110,18 @@ def _text(value: object) -> str:
 
 def _request(pod: JsonObject) -> tuple[PodRequest | None, str]:
     try:
-        return pod_request(pod), ""
+        return (bound_request(pod) if bound_node(pod) else pod_request(pod)), ""
     except InvalidRequestError as error:
         return None, str(error)
+
+
+def _asked(pod: JsonObject) -> Asked | None:
+    try:
+        plugged = plugged_devices(pod)
+        runtime_class = text_field(object_field(pod, "spec", "pod"), "runtimeClassName", "spec")
+    except InvalidRequestError:
+        return None
+    return Asked(plugged, from_agent_only=not plugged and not runtime_class)
 
 
 def _allocation(text: str, pod_uid: str) -> tuple[Allocation | None, str]:

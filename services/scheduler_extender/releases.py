@@ -25,7 +25,8 @@ from gpuloom.model.snapshot import NodeFacts
 class Release:
     """A pod that ended. `devices` are those it had when it left Kubernetes; None if they are not known.
 
-    `advisory`: they are a prediction, and the kubelet's own choice is still to be seen.
+    `advisory`: they are a prediction, and the kubelet's own choice is still to be seen. `wanted` and
+    `unlisted` are those of the claim that the pod had.
     """
 
     pod: PodRef
@@ -33,6 +34,8 @@ class Release:
     terminal: bool
     devices: tuple[AllocatedDevice, ...] | None = None
     advisory: bool = False
+    wanted: int | None = None
+    unlisted: tuple[str, ...] = ()
     absent_since_s: float | None = None
 
 

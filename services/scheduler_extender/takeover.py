@@ -17,7 +17,7 @@ from gpuloom.kube.objects import JsonObject
 from gpuloom.model.node import PodRef
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock
-from services.scheduler_extender.ledger import ObservedPod
+from services.scheduler_extender.claims import ObservedPod
 from services.scheduler_extender.pods import observed_pod
 from services.scheduler_extender.ports import Fence, Marker
 

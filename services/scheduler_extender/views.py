@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuloom.catalog import load_catalog
+from gpuloom.codec.allocation import GPU_UUID
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Delivery, NodeMode
@@ -334,8 +335,12 @@ def _closed(node_name: str, uid: str, reason: str) -> NodeView:
 
 
 def _unknown_device(taken: dict[str, Taken], gpus: dict[str, Gpu]) -> str:
-    """A claim on a GPU that the node does not show: something there is not as we believe it to be."""
-    return "a pod on the node has a GPU that its agent does not show" if taken.keys() - gpus.keys() else ""
+    """A device without the UUID of a GPU may be any; with one that the node does not show, it is none here.
+
+    Such a GPU fell off the bus or was taken out: nothing of it can be given out, and the others are known.
+    """
+    nameless = any(GPU_UUID.fullmatch(device) is None for device in taken.keys() - gpus.keys())
+    return "a pod on the node has a device that its agent does not show" if nameless else ""
 
 
 def _gpu_views(

@@ -25,7 +25,8 @@ ADVICE: Mapping[Cause, str] = {
     "only the scheduler extender writes it",
     Cause.ALLOCATION_OF_ANOTHER_POD: "Delete that pod, and take gpuloom.dev/allocation out of its template: "
     "only the scheduler extender writes it",
-    Cause.ALLOCATION_OF_ANOTHER_NODE: "Delete that pod: it was bound to another node than its devices are on",
+    Cause.ALLOCATION_OF_ANOTHER_NODE: "Delete that pod: it was bound to another node than its devices are "
+    "on, or to this one before it registered again, and its containers can't start anew",
     Cause.UNKNOWN_DEVICE: "See with nvidia-smi -L why the driver does not show the device; delete the pod "
     "that uses it if the device is gone",
     Cause.SECOND_OWNER: "Delete one of the pods; the GPU opens when one owner is left",

@@ -16,6 +16,7 @@ from gpuloom.kubelet.podresources_pb2 import (
     ContainerResources,
     ListPodResourcesRequest,
     ListPodResourcesResponse,
+    PodResources,
 )
 from gpuloom.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from gpuloom.model.gpu import DeviceRef
@@ -71,25 +72,31 @@ class PodResourcesKubelet:
 def devices_by_pod(answer: ListPodResourcesResponse, device_of_id: DeviceOfId) -> tuple[PodDevices, ...]:
     """Raise UnavailableError if the answer can't be."""
     entries = tuple(
-        PodDevices(pod.namespace, pod.name, container.name, devices)
+        _given_to(pod, container, device_of_id)
         for pod in answer.pod_resources
         for container in pod.containers
-        if (devices := _devices_of(container, device_of_id))
+        if _ids_of(container)
     )
     if not _is_sound(entries):
         raise UnavailableError("the kubelet's answer names pods or devices that can't be")
     return entries
 
 
-def _devices_of(container: ContainerResources, device_of_id: DeviceOfId) -> tuple[DeviceRef, ...]:
-    """Each once: several replicas of one GPU are that GPU. In an order of our own: a kubelet has none."""
-    devices = {
-        device_of_id(device_id)
+def _given_to(pod: PodResources, container: ContainerResources, device_of_id: DeviceOfId) -> PodDevices:
+    """Each device once: several replicas of one GPU are that GPU. In our own order: a kubelet has none."""
+    ids = _ids_of(container)
+    devices = tuple(sorted({device_of_id(device_id) for device_id in ids}, key=device_order))
+    given = len(ids) if len(ids) > len(devices) else 0
+    return PodDevices(pod.namespace, pod.name, container.name, devices, given)
+
+
+def _ids_of(container: ContainerResources) -> set[str]:
+    return {
+        device_id
         for given in container.devices
         if _is_gpu(given.resource_name)
         for device_id in given.device_ids
     }
-    return tuple(sorted(devices, key=device_order))
 
 
 def _is_gpu(resource_name: str) -> bool:
@@ -100,7 +107,7 @@ def _is_sound(entries: Sequence[PodDevices]) -> bool:
     """Whether readers of our state would take it; they refuse a state as a whole."""
     if len(entries) > MAX_HOLDERS_PER_NODE:
         return False
-    if sum(len(entry.devices) for entry in entries) > MAX_HELD_DEVICES_PER_NODE:
+    if sum(max(entry.given, len(entry.devices)) for entry in entries) > MAX_HELD_DEVICES_PER_NODE:
         return False
     return all(
         0 < len(name) <= MAX_NAME_LENGTH

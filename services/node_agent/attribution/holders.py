@@ -44,7 +44,8 @@ def kubelet_holders(listing: Listing, processes: Iterable[OwnedProcess]) -> tupl
             continue
         uid = uid or _uid_by_process(entry, listing, running)
         pod = PodRef(entry.namespace, entry.name, uid)
-        holders.append(Holder(pod, entry.container, entry.devices, HolderSource.KUBELET))
+        source = HolderSource.KUBELET
+        holders.append(Holder(pod, entry.container, entry.devices, source, given=entry.given))
     return tuple(holders)
 
 

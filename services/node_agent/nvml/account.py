@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpuloom.model.gpu import DeviceRef, Gpu
+from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.topology import Topology
 from gpuloom.model.wiring import GpuWiring
 from services.node_agent.nvml.health import instance_fault
 from services.node_agent.nvml.ledger import Ledger, Memory
 from services.node_agent.nvml.processes import ListedProcess
 from services.node_agent.nvml.roster import Member
-from services.node_agent.nvml.topology import WiredGpu, topology_of
+from services.node_agent.nvml.topology import WiredGpu, Wiring, topology_of
 from services.node_agent.nvml.usage import usage_of
 from services.node_agent.readings import Activity, DriverReading, InstanceReading, Process
 
@@ -86,11 +86,17 @@ def _topology(ledger: Ledger, members: list[Member]) -> Topology | None:
                 uuid=member.identity.uuid,
                 index=member.index,
                 pci_bus_id=member.identity.pci_bus_id.upper(),
-                wiring=ledger.memories[member.identity.uuid].wiring,
+                wiring=_known_wiring(ledger.memories[member.identity.uuid]),
             )
             for member in members
         )
     )
+
+
+def _known_wiring(memory: Memory) -> Wiring | None:
+    """A lost GPU that nobody has asked since the agent started must not hide how the others are linked."""
+    lost = memory.health[0] is GpuHealth.LOST
+    return Wiring((), {}) if memory.wiring is None and lost else memory.wiring
 
 
 def _wiring(member: Member, memory: Memory) -> GpuWiring:

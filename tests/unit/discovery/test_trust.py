@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.node import Holder, HolderSource, NodeMode, NodeState, PodRef
+from gpuloom.model.node import HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.snapshot import ClosedGpu
+from gpuloom.model.topology import MAX_GPUS_PER_NODE
 from services.discovery.findings import Cause
-from services.discovery.nodes import ClusterNode
-from services.discovery.pods import Asked, NodePod
-from services.discovery.trust import MAX_DETAILS, REASONS, Case, Judgement, Voice, judge
+from services.discovery.trust import MAX_DETAILS, REASONS, Case, Voice, judge
 from tests.strategies import node_states
 from tests.unit.discovery.builders import (
     GRACE_S,
@@ -28,39 +28,7 @@ from tests.unit.discovery.builders import (
     share,
     two_gpus,
 )
-
-KUBELET, PROCESS = HolderSource.KUBELET, HolderSource.PROCESS
-
-
-def judged(
-    state: NodeState | None,
-    *pods: NodePod,
-    node: ClusterNode | None = None,
-    voice: Voice = Voice.HEARD,
-    waited_s: float = 0.0,
-) -> Judgement:
-    """The judgement after the same has been seen for so long."""
-    node = node or (a_node() if state is not None and state.mode is NodeMode.NVIDIA else a_gpuloom_node())
-    case = Case(node, state, voice, {pod.ref.uid: pod for pod in pods})
-    first = judge(case, {}, 100.0, GRACE_S)
-    return judge(case, first.since_s, 100.0 + waited_s, GRACE_S)
-
-
-def causes(judgement: Judgement) -> set[tuple[Cause, str]]:
-    return {(finding.cause, finding.gpu_uuid) for finding in judgement.findings}
-
-
-def settled(state: NodeState | None, *pods: NodePod, **options: Any) -> set[tuple[Cause, str]]:
-    """What is found once no lag explains anything any more."""
-    return causes(judged(state, *pods, waited_s=GRACE_S, **options))
-
-
-def at_once(state: NodeState | None, *pods: NodePod, **options: Any) -> set[tuple[Cause, str]]:
-    return causes(judged(state, *pods, **options))
-
-
-def plugged(*holders: Holder) -> NodeState:
-    return two_gpus(*holders, mode=NodeMode.NVIDIA)
+from tests.unit.discovery.judging import KUBELET, PROCESS, at_once, causes, judged, plugged, settled
 
 
 @pytest.mark.parametrize("voice", [Voice.NEVER, Voice.HEARD])
@@ -143,8 +111,23 @@ def test_an_allocation_on_another_node_counts_once_lag_can_not_explain_it() -> N
     assert settled(two_gpus(), stray) == {(Cause.ALLOCATION_OF_ANOTHER_NODE, "GPU-b")}
 
 
-def test_an_allocation_of_a_gpu_that_the_node_does_not_have_closes_the_node() -> None:
-    assert at_once(two_gpus(), a_pod("train", share("z"))) == {(Cause.UNKNOWN_DEVICE, "")}
+def test_an_allocation_of_a_gpu_that_fell_off_the_bus_costs_no_other_gpu() -> None:
+    judgement = judged(two_gpus(), a_pod("train", share("z"), share("a")))
+
+    assert causes(judgement) == {(Cause.UNKNOWN_DEVICE, "GPU-z")}
+    assert judgement.untrusted_reasons == ()
+    assert judgement.closed_gpus == (ClosedGpu("GPU-z", REASONS[Cause.UNKNOWN_DEVICE]),)
+    assert judgement.details == ("GPU-z: pod team/train was given GPU-z",)
+
+
+def test_a_machine_that_registers_again_may_share_a_gpu_between_pods_as_before() -> None:
+    pods = [
+        a_pod(name, allocation=an_allocation(name, share("a", 300), node="before")) for name in ("one", "two")
+    ]
+    state = two_gpus(held("one"), held("two"))
+
+    assert at_once(state, *pods) == set()
+    assert settled(state, *pods) == {(Cause.ALLOCATION_OF_ANOTHER_NODE, "GPU-a")}
 
 
 def test_of_two_pods_with_one_unknown_gpu_the_same_is_named_whichever_was_seen_first() -> None:
@@ -152,17 +135,27 @@ def test_of_two_pods_with_one_unknown_gpu_the_same_is_named_whichever_was_seen_f
 
     judgements = judged(two_gpus(), one, other), judged(two_gpus(), other, one)
 
-    assert [judgement.details for judgement in judgements] == [("pod team/one was given GPU-z",)] * 2
+    assert [judgement.details for judgement in judgements] == [("GPU-z: pod team/one was given GPU-z",)] * 2
 
 
-def test_a_holder_of_a_gpu_that_the_node_does_not_have_closes_the_node() -> None:
-    assert at_once(two_gpus(held("train", "z")), a_pod("train", share("a"))) == {(Cause.UNKNOWN_DEVICE, "")}
+def test_a_holder_of_a_gpu_that_fell_off_the_bus_costs_no_other_gpu() -> None:
+    judgement = judged(two_gpus(held("train", "z")), a_pod("train", share("a")))
+
+    assert causes(judgement) == {(Cause.UNKNOWN_DEVICE, "GPU-z")}
+    assert judgement.untrusted_reasons == ()
+
+
+@pytest.mark.parametrize("device_id", ["MIG-4711", "0"])
+def test_a_held_device_without_the_uuid_of_a_gpu_may_be_any_and_closes_the_node(device_id: str) -> None:
+    strange = replace(held("train", source=KUBELET), devices=(DeviceRef(device_id),))
+
+    assert at_once(plugged(strange), a_plugged_pod()) == {(Cause.UNKNOWN_DEVICE, "")}
 
 
 def test_a_prediction_of_a_gpu_that_is_gone_counts_only_until_the_kubelet_shows_its_choice() -> None:
     pod = a_plugged_pod(allocation=an_allocation("train", share("z"), advisory=True))
 
-    assert at_once(plugged(), pod) == {(Cause.UNKNOWN_DEVICE, "")}
+    assert at_once(plugged(), pod) == {(Cause.UNKNOWN_DEVICE, "GPU-z")}
     assert settled(plugged(held(source=KUBELET)), pod) == set()
 
 
@@ -202,54 +195,6 @@ def test_a_process_on_the_card_of_its_pod_s_slice_is_where_it_belongs() -> None:
     pod = a_pod("train", share("a", 143, SLICE))
 
     assert settled(two_gpus(held("train", mig=SLICE), held("train", source=PROCESS)), pod) == set()
-
-
-def test_on_an_nvidia_node_the_choice_of_devices_is_the_kubelet_s() -> None:
-    predicted = an_allocation("train", share("a"), advisory=True)
-
-    assert settled(plugged(held("train", "b", source=KUBELET)), a_plugged_pod(allocation=predicted)) == set()
-
-
-@pytest.mark.parametrize(
-    ("asked", "closed"), [(Asked(1, 1), {"GPU-a", "GPU-b"}), (Asked(0, 0), {"GPU-a", "GPU-b"})]
-)
-def test_on_an_nvidia_node_too_many_devices_close_those(asked: Asked, closed: set[str]) -> None:
-    state, pod = plugged(held("train", "a", "b", source=KUBELET)), a_pod(asked=asked)
-
-    assert at_once(state, pod) == set()
-    assert settled(state, pod) == {(Cause.WRONG_COUNT, gpu_uuid) for gpu_uuid in closed}
-
-
-def test_on_an_nvidia_node_too_few_devices_close_the_node_because_the_others_may_be_any() -> None:
-    state, pod = plugged(held("train", "a", source=KUBELET)), a_plugged_pod(count=2)
-
-    assert at_once(state, pod) == set()
-    assert settled(state, pod) == {(Cause.WRONG_COUNT, "")}
-
-
-def test_devices_that_only_an_init_container_asks_for_are_not_missed() -> None:
-    pod = a_pod(asked=Asked(lasting=1, most=2))
-
-    assert settled(plugged(held("train", "a", source=KUBELET)), pod) == set()
-    assert settled(plugged(held("train", "a", "b", source=KUBELET)), pod) == set()
-
-
-def test_a_request_that_can_not_be_read_is_compared_with_nothing() -> None:
-    assert settled(plugged(held(source=KUBELET)), a_pod(asked=None)) == set()
-
-
-def test_on_an_nvidia_node_a_pod_not_yet_shown_by_the_kubelet_is_no_disagreement() -> None:
-    assert settled(plugged(), a_plugged_pod(count=2)) == set()
-
-
-def test_on_an_nvidia_node_a_process_on_a_gpu_that_the_kubelet_gave_to_nobody_closes_it() -> None:
-    state, pod = (
-        plugged(held("train", "a", source=KUBELET), held("train", "b", source=PROCESS)),
-        a_plugged_pod(),
-    )
-
-    assert at_once(state, pod) == set()
-    assert settled(state, pod) == {(Cause.HELD_WITHOUT_ALLOCATION, "GPU-b")}
 
 
 @pytest.mark.parametrize("source", [HolderSource.RUNTIME, KUBELET, PROCESS])
@@ -316,12 +261,6 @@ def test_a_gpu_that_one_pod_was_given_and_another_holds_has_two_owners() -> None
     assert (Cause.SECOND_OWNER, "GPU-a") in at_once(state, a_pod("owner", share("a")), a_pod("thief"))
 
 
-def test_on_an_nvidia_node_two_pods_that_the_kubelet_shows_on_one_gpu_are_two_owners() -> None:
-    state = plugged(held("one", source=KUBELET), held("two", source=KUBELET))
-
-    assert at_once(state, a_plugged_pod("one"), a_plugged_pod("two")) == {(Cause.SECOND_OWNER, "GPU-a")}
-
-
 def test_two_predictions_of_one_gpu_are_no_owners() -> None:
     pods = [
         a_plugged_pod(name, allocation=an_allocation(name, share("a"), advisory=True))
@@ -362,6 +301,16 @@ def test_every_cause_has_a_text_of_its_own_without_names_in_it() -> None:
     assert len(set(REASONS.values())) == len(Cause)
 
 
+def test_closed_gpus_stay_within_what_a_reader_takes_and_the_node_s_own_come_first() -> None:
+    strangers = [a_pod(f"p{number}", share(f"0{number}")) for number in range(2 * MAX_GPUS_PER_NODE)]
+    owners = a_pod("one", share("b")), a_pod("other", share("b"))
+
+    closed = judged(two_gpus(), *strangers, *owners).closed_gpus
+
+    assert len(closed) == MAX_GPUS_PER_NODE
+    assert ClosedGpu("GPU-b", REASONS[Cause.SECOND_OWNER]) in closed
+
+
 def test_details_stay_within_what_a_reader_takes() -> None:
     pods = [a_pod(f"p{number}", problem="not JSON") for number in range(300)]
 
@@ -381,5 +330,6 @@ def test_whatever_an_agent_says_there_is_a_judgement_and_it_repeats_itself(
 
     assert judgement == judged(state, *pods, voice=voice, waited_s=GRACE_S)
     assert judgement.due_s is None
-    assert {closed.gpu_uuid for closed in judgement.closed_gpus} <= {gpu.uuid for gpu in state.gpus}
+    missing = {gpu_uuid for cause, gpu_uuid in causes(judgement) if cause is Cause.UNKNOWN_DEVICE}
+    assert {closed.gpu_uuid for closed in judgement.closed_gpus} <= {gpu.uuid for gpu in state.gpus} | missing
     assert len(judgement.closed_gpus) == len({closed.gpu_uuid for closed in judgement.closed_gpus})

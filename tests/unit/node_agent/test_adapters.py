@@ -119,7 +119,9 @@ async def test_mig_devices_are_known_by_their_place_and_strangers_are_not_lost(t
     assert found.devices == (DeviceRef(gpu.uuid, MigPlacement(4, "1g.5gb")), DeviceRef("MIG-unknown"))
 
 
-async def test_replicas_and_slices_are_the_devices_behind_them_each_once(tmp_path: Path) -> None:
+async def test_replicas_and_slices_are_the_devices_behind_them_each_once_and_are_counted(
+    tmp_path: Path,
+) -> None:
     machine = Machine.create(tmp_path / "n1", a_spec(mig=True))
     cut, whole_gpu = machine.hardware.gpus[:2]
     ids = [f"{whole_gpu.uuid}::3", f"{whole_gpu.uuid}::0", cut.mig_instances[0].uuid]
@@ -134,6 +136,7 @@ async def test_replicas_and_slices_are_the_devices_behind_them_each_once(tmp_pat
 
     assert set(found.devices) == {DeviceRef(whole_gpu.uuid), DeviceRef(cut.uuid, MigPlacement(0, "3g.20gb"))}
     assert len(found.devices) == 2
+    assert found.given == 3
 
 
 async def test_whatever_order_the_kubelet_lists_devices_in_they_come_in_one(tmp_path: Path) -> None:

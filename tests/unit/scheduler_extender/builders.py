@@ -17,7 +17,7 @@ from gpuloom.names import (
     RESOURCE_GPU_MILLI,
     RESOURCE_NVIDIA_GPU,
 )
-from services.scheduler_extender.ledger import ObservedPod
+from services.scheduler_extender.claims import ObservedPod
 from services.scheduler_extender.pods import observed_pod
 
 JsonObject = dict[str, Any]

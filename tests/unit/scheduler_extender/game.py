@@ -15,7 +15,7 @@ from gpuloom.errors import (
     UnavailableError,
 )
 from gpuloom.model.node import NodeMode, PodRef
-from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
+from gpuloom.names import ANNOTATION_GPU_ARCHITECTURE, RESOURCE_NVIDIA_MIG_PREFIX
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
 from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.machines import Machine, Owed
@@ -203,6 +203,11 @@ class Game:
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
+    @move("ends", "takeovers", "nodes", weight=1, when=lambda game: bool(game.bound()))
+    def somebody_spoils_the_wishes_of_a_bound_pod(self, draw: Draw) -> None:
+        self.world.api.touch(_pick(self.bound(), draw), ANNOTATION_GPU_ARCHITECTURE)
+        self.world.replica.hear_pods(EVERYTHING)
+
     @move("binds", "takeovers", "failovers", weight=1, when=lambda game: bool(game.world.api.pods))
     def a_pod_is_resized(self, draw: Draw) -> None:
         """Before or after it is bound; what it had before may never be heard of."""
@@ -228,7 +233,7 @@ class Game:
         when=lambda game: bool(game.world.api.pods),
     )
     def a_pod_is_force_deleted(self, draw: Draw) -> None:
-        self.world.api.delete(_pick(sorted(self.world.api.pods), draw))
+        self.world.force_delete(_pick(sorted(self.world.api.pods), draw))
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
@@ -289,6 +294,19 @@ class Game:
         if draw(2):
             self.world.replica.hear_nodes()
 
+    @move("nodes", weight=1, when=lambda game: game.world.may_start_afresh())
+    def a_node_is_registered_again(self, draw: Draw) -> None:
+        self.world.register_again(_pick(self.machines(), draw))
+        if draw(2):
+            self.world.replica.hear_nodes()
+
+    @move("ends", "nodes", weight=1)
+    def an_agent_no_longer_knows_a_card(self, draw: Draw) -> None:
+        """Only where cards are given by name: elsewhere the kubelet's number of them would change with it."""
+        machine = _pick(self.machines(), draw)
+        if machine.mode is NodeMode.GPULOOM and not machine.out_of_sight:
+            machine.out_of_sight.add(_pick(machine.gpus, draw).uuid)
+
     @move("takeovers", weight=1, when=lambda game: game.world.may_start_afresh())
     def all_extenders_are_replaced(self, draw: Draw) -> None:
         self.world.crash()
@@ -331,19 +349,23 @@ class Game:
     def somebody_else_binds_a_pod(self, draw: Draw) -> None:
         """Only where the kubelet would admit it: what others overbook is not the extender's doing."""
         machine, name = _pick(self.machines(), draw), _pick(NAMES, draw)
-        if (
-            machine.mode is NodeMode.NVIDIA
-            and name not in self.world.api.pods
-            and self.world.has_room(machine)
-        ):
-            self.world.create(name, ONE, node=machine.name)
-            self.world.replica.hear_pods(EVERYTHING)
+        if name in self.world.api.pods:
+            return
+        init = TWO if draw(3) == 0 else None
+        if machine.mode is NodeMode.GPULOOM:
+            self.world.create(name, HALF, node=machine.name)
+        elif self.world.has_room(machine, 1 if init is None else 2):
+            self.world.create(name, ONE, node=machine.name, init=init)
+        self.world.replica.hear_pods(EVERYTHING)
 
     def machines(self) -> list[Machine]:
         return list(self.world.machines.values())
 
     def unbound(self) -> list[str]:
         return [name for name, pod in self.world.api.pods.items() if "nodeName" not in pod["spec"]]
+
+    def bound(self) -> list[str]:
+        return [name for name, pod in self.world.api.pods.items() if "nodeName" in pod["spec"]]
 
     def owed(self, started: bool) -> list[tuple[Machine, Owed]]:
         return [

@@ -6,10 +6,11 @@ the container runs yet, and until it has really ended, whatever Kubernetes says 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gpuloom.codec.allocation import decode_allocation
+from gpuloom.codec.pod import plugged_devices
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.model.request import GpuRequest
@@ -37,6 +38,18 @@ class Owed:
     shown_by_s: float | None = None
     shown: bool = False
     shown_fully: bool = False
+    unlisted: int = 0
+    """How many of its devices only an init container asked for: the kubelet keeps and never lists them."""
+
+    @property
+    def listed(self) -> list[DeviceRef]:
+        return list(self.given)[: len(self.given) - self.unlisted]
+
+    def keep_listed_only(self) -> None:
+        """The kubelet forgets a force-deleted pod at once, and what nobody uses is free again."""
+        self.given = {device: self.given[device] for device in self.listed}
+        self.request = replace(self.request, count=self.request.count - self.unlisted)
+        self.unlisted = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,8 @@ class Machine:
     reports: list[Report] = field(default_factory=list)
     said: Report | None = None
     """The report that discovery goes by now."""
+    out_of_sight: set[str] = field(default_factory=set)
+    """UUIDs of cards that its agent does not know any more; whoever has them still does."""
     distrusted: bool = False
     quiet: bool = False
     """The agent reports only when it is told to."""
@@ -76,11 +91,16 @@ class Machine:
         assert observed.request is not None
         given: dict[DeviceRef, tuple[int, int]] = {}
         if self.mode is NodeMode.GPULOOM:
-            allocation = decode_allocation(allocation_text(pod) or "")
+            text = allocation_text(pod)
+            if text is None:
+                return None
+            allocation = decode_allocation(text)
             if allocation.node_uid != self.uid:
                 return None
             given = {item.device: (item.milli, item.memory_mib) for item in allocation.devices}
-        return Owed(observed.ref, observed.request.gpu, given, start_by_s=now_s + START_WITHIN_S)
+        unlisted = sum(kind.most - kind.lasting for kind in plugged_devices(pod))
+        start_by_s = now_s + START_WITHIN_S
+        return Owed(observed.ref, observed.request.gpu, given, start_by_s, unlisted=unlisted)
 
     def start(self, owed: Owed, now_s: float) -> None:
         """On an nvidia node the kubelet takes what is free, at random."""
@@ -105,9 +125,10 @@ class Machine:
             if owed.shown:
                 pod = PodRef(owed.pod.namespace, owed.pod.name, "" if unnamed else owed.pod.uid)
                 owed.shown_fully = owed.shown_fully or not partly
-                devices = list(owed.given)[: None if owed.shown_fully else 1]
-                holders.append(a_holder(pod, *devices))
-        facts = some_facts(self.name, *self.gpus, uid=self.uid, mode=self.mode, holders=holders)
+                devices = owed.listed[: None if owed.shown_fully else 1]
+                holders += [a_holder(pod, *devices)] if devices else []
+        gpus = [gpu for gpu in self.gpus if gpu.uuid not in self.out_of_sight]
+        facts = some_facts(self.name, *gpus, uid=self.uid, mode=self.mode, holders=holders)
         self.said = Report(now_s, facts)
         self.distrusted = False
         self.reports.append(self.said)

@@ -140,7 +140,8 @@ def test_a_stale_moment_between_two_looks_reopens_all_nodes_too() -> None:
 def test_entries_are_counted_by_state_and_closed_nodes_too() -> None:
     state = a_state()
     state.observe_node(Change(None, a_node("plain")))
-    state.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-9"))))
+    state.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-0"))))
+    state.observe_facts("uid-node", some_facts("node", a_gpu("GPU-0"), untrusted="silent"))
 
     counts = state.entry_counts()
 

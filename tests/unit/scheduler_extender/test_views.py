@@ -22,6 +22,7 @@ from tests.unit.scheduler_extender.builders import (
     an_allocation,
     an_observed_pod,
     given,
+    nvidia_cards,
     some_facts,
 )
 
@@ -98,20 +99,22 @@ def test_untrusted_facts_close_the_node_with_their_reason() -> None:
     assert sight.view().closed_reason == "silent for long"
 
 
-def test_a_claim_on_a_gpu_that_the_node_does_not_show_closes_the_node() -> None:
+def test_a_device_without_the_uuid_of_a_gpu_may_be_any_and_closes_the_node() -> None:
     sight = an_open_sight()
+    shown = some_facts("node", *CARDS, holders=[a_holder(POD, "MIG-unknown")])
 
-    sight.ledger.begin(Attempt(POD, "node", an_allocation(POD, given("GPU-9"))))
+    sight.ledger.observe_facts("uid-node", shown, 1.0)
 
-    assert sight.view().closed_reason == "a pod on the node has a GPU that its agent does not show"
+    assert sight.view().closed_reason == "a pod on the node has a device that its agent does not show"
 
 
 def test_a_bound_pod_without_a_record_closes_the_node_until_its_devices_are_shown() -> None:
-    sight = an_open_sight()
-    sight.ledger.observe_pod(an_observed_pod(a_pod(POD, node="node")), 0.0)
+    sight = Sight()
+    sight.ledger.observe_facts("uid-node", some_facts("node", *CARDS, mode=NodeMode.NVIDIA), 0.0)
+    sight.ledger.observe_pod(an_observed_pod(a_pod(POD, nvidia_cards(), node="node")), 0.0)
 
     before = sight.view().closed_reason
-    held = some_facts("node", *CARDS, holders=[a_holder(POD, "GPU-1")])
+    held = some_facts("node", *CARDS, mode=NodeMode.NVIDIA, holders=[a_holder(POD, "GPU-1")])
     sight.ledger.observe_facts("uid-node", held, 1.0)
 
     assert before == "the devices of a GPU pod on the node are not known yet"

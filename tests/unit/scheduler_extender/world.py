@@ -9,7 +9,8 @@ What the model takes as given: facts that are trusted and not stale are at most 
 old; containers start and are published within their bounds; the kubelet alone reports a pod as ended; what
 became of nodes is heard before what later became of pods. What a dead extender knew of pods that vanished
 lives on only in what their nodes show and in what a standby has watched, so an extender that does not lead
-starts or lists afresh only when the nodes show all of that.
+starts or lists afresh only when the nodes show all of that, and so does a node that registers again: to the
+ledger it is another one, and what was to be released on the one before is forgotten.
 """
 
 from collections.abc import Iterable
@@ -71,7 +72,14 @@ class World:
         since_s = self.silent_since_s
         return since_s is not None and self.clock.elapsed_s - since_s > DISCOVERY_TTL_S
 
-    def create(self, name: str, resources: dict[str, str], node: str = "", profile: str = "") -> None:
+    def create(
+        self,
+        name: str,
+        resources: dict[str, str],
+        node: str = "",
+        profile: str = "",
+        init: dict[str, str] | None = None,
+    ) -> None:
         self._serial += 1
         ref = PodRef("default", name, f"uid-{name}-{self._serial}")
         self.known.append(ref)
@@ -79,6 +87,8 @@ class World:
         asked = {**resources, "cpu": str(CORES.get(name, 1)), "memory": "1Gi"}
         made = a_pod(ref, asked, node=node, annotations=notes)
         made["spec"]["priority"] = PRIORITIES.get(name, 0)
+        if init is not None:
+            made["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": init}}]
         pod = self.api.create(made)
         if node:
             self.machines[node].accept(pod, self.clock.elapsed_s)
@@ -121,6 +131,13 @@ class World:
         for replica in self.replicas:
             replica.hear_facts()
 
+    def force_delete(self, name: str) -> None:
+        uid = uid_of(self.api.pods[name])
+        self.api.delete(name)
+        for machine in self.machines.values():
+            if uid in machine.owed:
+                machine.owed[uid].keep_listed_only()
+
     def end_container(self, machine: Machine, owed: Owed) -> None:
         del machine.owed[owed.pod.uid]
 
@@ -136,14 +153,27 @@ class World:
                 successor.accept(pod, self.clock.elapsed_s)
         self.hear_facts()
 
-    def has_room(self, machine: Machine) -> bool:
-        """Whether the kubelet would admit one card more, counting all that is bound or still runs there."""
+    def register_again(self, machine: Machine) -> None:
+        """Its Node is deleted and made anew; the machine runs on, but starts nothing that names the old."""
+        for replica in self.replicas:
+            replica.state.observe_facts(machine.uid, None)
+        self.node_log.append(Change(a_node(machine.name, machine.uid), None))
+        self._serial += 1
+        machine.uid, machine.reports = f"uid-{machine.name}-{self._serial}", []
+        self.node_log.append(Change(None, a_node(machine.name, machine.uid)))
+        if machine.mode is NodeMode.GPULOOM:
+            machine.owed = {uid: owed for uid, owed in machine.owed.items() if owed.started}
+        machine.report(self.clock.elapsed_s)
+        self.hear_facts()
+
+    def has_room(self, machine: Machine, cards: int = 1) -> bool:
+        """Whether the kubelet would admit so many cards more beside all that is bound or runs there."""
         promised = {uid: owed.request.count for uid, owed in machine.owed.items()}
         for pod in self.api.pods.values():
             owed = machine.would_owe(pod, 0.0) if _runs_on(pod, machine.name) else None
             if owed is not None:
                 promised[owed.pod.uid] = owed.request.count
-        return sum(promised.values()) < 2
+        return sum(promised.values()) + cards <= 2
 
     def may_start_afresh(self) -> bool:
         return all(

@@ -41,6 +41,12 @@ def test_a_pod_that_can_not_be_identified_holds_its_devices_anyway() -> None:
     assert strange.devices == (DeviceRef("GPU-b"),)
 
 
+def test_how_many_replicas_of_a_gpu_were_given_is_told() -> None:
+    (holder,) = kubelet_holders(listing(replace(GIVEN, given=2)), ())
+
+    assert (holder.devices, holder.count) == ((DeviceRef("GPU-a"),), 2)
+
+
 def test_a_container_without_devices_holds_nothing() -> None:
     assert kubelet_holders(listing(pod_devices("train")), ()) == ()
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
+from gpuloom.model.topology import PcieLevel
 from services.node_agent.nvml.account import reading_of
 from services.node_agent.nvml.failure import failure_of_code
 from services.node_agent.nvml.health import HealthFacts
@@ -16,6 +17,7 @@ from services.node_agent.nvml.mig import MigLayout
 from services.node_agent.nvml.processes import ListedProcess
 from services.node_agent.nvml.record import Record
 from services.node_agent.nvml.session import Acquaintance, Look, SlowPart
+from services.node_agent.nvml.topology import PairFacts, Wiring
 from services.node_agent.nvml.usage import SlowSample
 from services.node_agent.nvml.xids import XidEvent
 from services.node_agent.readings import DriverReading, GpuSample
@@ -84,6 +86,21 @@ def test_a_gpu_that_can_not_say_who_it_is_is_the_one_that_sat_there() -> None:
 
     assert ledger.memories["b"].health == (GpuHealth.LOST, LOST.text)
     assert healths(ledger)["a"] is GpuHealth.HEALTHY
+
+
+def test_a_gpu_that_was_lost_before_a_restart_does_not_hide_how_the_others_are_linked() -> None:
+    a, c = a_look("a"), a_look("c")
+    ledger = restarted(a_ledger(a, a_look("b"), c))
+    ledger.note_wiring("a", Wiring((), {"c": PairFacts(ancestor=10)}))
+    ledger.note_wiring("c", Wiring((), {}))
+    not_judged = reading(ledger).topology
+
+    ledger.judge([a_place(0, a), a_place(2, c)], now_s=1.0)
+
+    topology = reading(ledger).topology
+    assert not_judged is None
+    assert topology is not None
+    assert topology.pcie == (PcieLevel.UNKNOWN, PcieLevel.PIX, PcieLevel.UNKNOWN)
 
 
 def test_a_gpu_that_has_not_answered_yet_is_not_taken_for_lost() -> None:
