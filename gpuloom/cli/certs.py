@@ -23,7 +23,7 @@ _HostOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command("certs")(certs)
+    app.command("certs", short_help="Make development certificates.")(certs)
 
 
 def certs(

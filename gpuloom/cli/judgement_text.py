@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpuloom.cli.tables import table_lines
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.explanation import Judgement, Offer
 from gpuloom.model.gpu import MILLI_PER_GPU
@@ -35,13 +36,6 @@ def judgement_lines(judgement: Judgement) -> Iterator[str]:
 def offer_lines(offers: Sequence[Offer]) -> Iterator[str]:
     rows = [_OFFER_COLUMNS, *(_offer_row(offer) for offer in offers)]
     yield from table_lines(rows)
-
-
-def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as their widest cell; the last one ends where it ends."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def device_texts(devices: Iterable[AllocatedDevice]) -> str:

@@ -46,7 +46,12 @@ def exit_code_of(arguments: list[str]) -> int:
 
 def build_app() -> typer.Typer:
     app = typer.Typer(
-        name=PROGRAM, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+        name=PROGRAM,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        # Subcommands inherit it.
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(about)
     certs.register(app)
@@ -71,7 +76,10 @@ _Version = Annotated[
 
 
 def about(version: _Version = False) -> None:
-    """GPULoom: places, slices, scales and prices GPU work on Kubernetes."""
+    """GPULoom places GPU work on Kubernetes.
+
+    Exits 0 if all is fine, 1 if the answer is no, 2 for wrong usage, 3 if something can't be reached.
+    """
 
 
 def code_of(error: GpuloomError) -> int:

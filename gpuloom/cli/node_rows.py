@@ -14,7 +14,7 @@ from gpuloom.model.snapshot import NodeFacts
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`problems` says what keeps the node, or a part of it, from being used."""
+    """`problems` says what keeps the node, or a part of it, from being used; `closed` counts GPUs."""
 
     node: str
     mode: str
@@ -26,6 +26,7 @@ class NodeRow:
     memory_mib: int
     healthy: int
     trusted: bool
+    closed: int = 0
     problems: tuple[str, ...] = ()
 
 
@@ -56,6 +57,7 @@ def node_row(facts: NodeFacts) -> NodeRow:
         memory_mib=sum(gpu.memory_mib for gpu in state.gpus),
         healthy=sum(gpu.health is GpuHealth.HEALTHY for gpu in state.gpus),
         trusted=facts.trusted,
+        closed=len(facts.closed_gpus),
         problems=_problems(facts),
     )
 

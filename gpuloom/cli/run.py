@@ -79,7 +79,7 @@ _Output = Annotated[Output, typer.Option("--output", "-o", help="Form of the sum
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run")(run)
+    app.command("run", short_help="Run the mesh here with simulated GPUs.")(run)
 
 
 def run(  # noqa: PLR0913, PLR0917 - a parameter per option
