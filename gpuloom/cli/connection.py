@@ -77,6 +77,12 @@ def find_extender(extender: str, directory: Path, environ: Mapping[str, str]) ->
     return _find("scheduler_extender", extender, directory, environ)
 
 
+_TRANSPORT_WORDS = {
+    "connection refused": ": connection refused",
+    "handshake": ": the TLS handshake failed, check the certificates",
+    "certificate": ": the TLS handshake failed, check the certificates",
+    "dns": ": its name can't be resolved",
+}
 _OPTIONS = {"discovery": ("discovery", "--discovery"), "scheduler_extender": ("extender", "--extender")}
 
 
@@ -143,9 +149,19 @@ def ask(endpoint: Endpoint, question: "Callable[[RpcChannel], Awaitable[Answer]]
 
 async def _ask(endpoint: Endpoint, question: "Callable[[RpcChannel], Awaitable[Answer]]") -> Answer:
     from gpuloom.rpc.channel import RpcChannel  # noqa: PLC0415
+    from gpuloom.rpc.interceptors import UnreachableError  # noqa: PLC0415
 
     async with RpcChannel(_environment(endpoint), endpoint.address, endpoint.service) as channel:
-        return await question(channel)
+        try:
+            return await question(channel)
+        except UnreachableError as error:
+            raise UnavailableError(unreachable_text(endpoint, str(error))) from None
+
+
+def unreachable_text(endpoint: Endpoint, transport_text: str) -> str:
+    """In words: what gRPC says names its own layers and addresses in its own notation."""
+    why = next((words for sign, words in _TRANSPORT_WORDS.items() if sign in transport_text.lower()), "")
+    return f"{endpoint.service} at {endpoint.address} can't be reached{why}"
 
 
 def _environment(endpoint: Endpoint) -> "RpcEnvironment":

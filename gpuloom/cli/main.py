@@ -12,6 +12,7 @@ import typer
 
 from gpuloom.cli import certs, exits, explain, run, scheduler_config, status, topology, whatif
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
+from gpuloom.runtime.config import ConfigError
 from gpuloom.runtime.metrics import package_version
 
 PROGRAM = "gpuloom"
@@ -83,7 +84,8 @@ def about(version: _Version = False) -> None:
 
 
 def code_of(error: GpuloomError) -> int:
-    if isinstance(error, InvalidRequestError):
+    # Settings that are missing or wrong are usage too: they stand for options.
+    if isinstance(error, InvalidRequestError | ConfigError):
         return exits.USAGE
     if isinstance(error, UnavailableError | DeadlineError | NotReadyError):
         return exits.UNREACHABLE

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpuloom.cli import main as cli
-from gpuloom.cli.connection import find_endpoint
+from gpuloom.cli.connection import Endpoint, find_endpoint, unreachable_text
 from gpuloom.cli.exits import one_line
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, UnavailableError
+from gpuloom.runtime.config import ConfigError
 from gpuloom.sim.run_directory import open_run_directory
 
 
@@ -116,10 +117,21 @@ def test_a_directory_of_somebody_else_is_a_usage_error(
         (InvalidRequestError("x"), 2),
         (UnavailableError("x"), 3),
         (ConflictError("x"), 1),
+        (ConfigError(("GPULOOM_TLS_CERT_FILE must be set",)), 2),
     ],
 )
 def test_an_error_has_the_exit_code_of_its_kind(error: GpuloomError, code: int) -> None:
     assert cli.code_of(error) == code
+
+
+def test_what_the_transport_says_reaches_nobody() -> None:
+    endpoint = Endpoint("scheduler_extender", "127.0.0.1:1", {})
+    said = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused"
+
+    assert unreachable_text(endpoint, said) == (
+        "scheduler_extender at 127.0.0.1:1 can't be reached: connection refused"
+    )
+    assert unreachable_text(endpoint, "socket closed") == "scheduler_extender at 127.0.0.1:1 can't be reached"
 
 
 def test_a_failure_is_one_line_whatever_is_in_it() -> None:
