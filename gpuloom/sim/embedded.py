@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.audit import AuditReport, audit
-from gpuloom.sim.cluster import plan_machines
+from gpuloom.sim.cluster import plan_machines, with_mig_slices
 from gpuloom.sim.mesh import (
     MeshOptions,
     MeshPlan,
@@ -45,7 +45,7 @@ class EmbeddedMesh:
 @asynccontextmanager
 async def open_mesh(options: MeshOptions, directory: Path, clock: Clock) -> AsyncIterator[EmbeddedMesh]:
     """Everything on disk is made anew. Raise InvalidRequestError or ConflictError if it can't be there."""
-    machines = plan_machines(options.nodes, options.seed)
+    machines = with_mig_slices(plan_machines(options.nodes, options.seed))
     nodes = [machine.node for machine in machines]
     with open_run_directory(directory, nodes) as run_directory:
         ports = assign_ports(nodes, free_ports(count_ports(nodes), random.Random()))

@@ -156,6 +156,18 @@ def test_a_node_is_drawn_with_owners_links_and_numa_nodes() -> None:
     assert picture[-1] == "  NV#: # NVLinks, PIX: one PCIe switch"
 
 
+def test_the_kubelets_choice_is_drawn_in_place_of_the_prediction() -> None:
+    predicted = a_node(allocations=given(AllocatedDevice(DeviceRef("GPU-0"), 1000, 40_960), advisory=True))
+    chosen = (Holder(POD, "main", (DeviceRef("GPU-1"),), HolderSource.KUBELET),)
+    decided = replace(predicted, state=replace(predicted.state, holders=chosen))
+
+    before, after = "\n".join(node_picture(predicted)), "\n".join(node_picture(decided))
+
+    assert "team/train  1000 milli  (predicted)" in before
+    assert "(predicted)" not in after
+    assert after.index("GPU-1") < after.index("team/train  1000 milli")
+
+
 def test_slices_are_drawn_where_they_are_and_free_ones_too() -> None:
     cut = a_gpu(
         0,
