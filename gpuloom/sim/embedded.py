@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.audit import AuditReport, audit
+from gpuloom.sim.audit import AuditReport, LiveAudit, audit
 from gpuloom.sim.cluster import plan_machines, with_mig_slices
 from gpuloom.sim.mesh import (
     MeshOptions,
@@ -40,6 +40,10 @@ class EmbeddedMesh:
     def audit(self) -> AuditReport:
         """What the simulated kubelets recorded, judged without asking the product."""
         return audit(self.plan.directory.machines)
+
+    def live_audit(self) -> LiveAudit:
+        """The same while it runs."""
+        return LiveAudit(self.plan.directory.machines)
 
 
 @asynccontextmanager
