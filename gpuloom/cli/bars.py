@@ -41,7 +41,7 @@ def narrow_bar(bar: Bar) -> Text:
 
 
 def _eighths(ratio: float, most: int) -> int:
-    """Whatever is in use shows, and only what is full looks full."""
+    """Whatever is in use shows, and only what is full is shown as full."""
     rounded = round(min(1.0, max(0.0, ratio)) * most)
     if 0 < ratio < 1:
         return min(most - 1, max(1, rounded))

@@ -62,7 +62,7 @@ def as_text(summary: RunSummary) -> str:
         _row("finished", pods.finished, f"{pods.failed} of them failed" if pods.failed else ""),
         _row("pending at the end", pods.pending),
         *_reason_rows(pods),
-        _row("withdrawn", pods.withdrawn, "deleted before they could be placed"),
+        _row("withdrawn", pods.withdrawn, "deleted before they could be placed" if pods.withdrawn else ""),
         _row("faults injected", len(summary.faults), "--no-faults runs without" if summary.faults else ""),
         *(f"    {fault}" for fault in summary.faults[:MOST_FAULTS]),
         _row("restarts", sum(summary.restarts.values()), restarted),

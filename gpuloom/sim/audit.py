@@ -1,7 +1,7 @@
 """The independent check: was any device ever given to two owners at once?
 
 It judges from what the simulated machines recorded as they started and ended containers, and from what
-hardware they have. It never looks at annotations, at the ledger or at anything else the product says.
+hardware they have. It never reads annotations, the ledger or anything else the product says.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""A simulated GPU machine as a directory, so that hardware outlives every process that looks at it.
+"""A simulated GPU machine as a directory, so that hardware outlives every process that reads it.
 
 machine.json     what it is; written once
 containers.json  which pods it hosts on which devices; written by its kubelet alone, replaced whole
