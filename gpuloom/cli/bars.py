@@ -10,6 +10,8 @@ _FREE = "·"
 _EIGHTHS_UP = f"{_FREE}▁▂▃▄▅▆▇█"
 _TRACK = "on grey23"
 _IDLE, _LOW, _BUSY = 0.05, 0.5, 0.9
+# No red among them: that is for what is broken, and a GPU at full load is what one pays for.
+LOAD_STYLES = {"idle": "blue", "low": "cyan", "busy": "green", "full": "bold bright_green"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +24,13 @@ class Bar:
     untrusted: bool = False
 
 
-def wide_bar(bar: Bar) -> Text:
-    """Always WIDE_CELLS wide."""
+def wide_bar(bar: Bar, cells: int = WIDE_CELLS) -> Text:
+    """Always that many cells wide."""
     if bar.unhealthy or bar.untrusted:
-        return Text(_mark(bar) * WIDE_CELLS, _style(bar))
-    eighths = _eighths(bar.allocated_ratio, WIDE_CELLS * 8)
+        return Text(_mark(bar) * cells, _style(bar))
+    eighths = _eighths(bar.allocated_ratio, cells * 8)
     filled = "█" * (eighths // 8) + (_EIGHTHS_ACROSS[eighths % 8] if eighths % 8 else "")
-    return Text(filled.ljust(WIDE_CELLS, _FREE), f"{_style(bar)} {_TRACK}")
+    return Text(filled.ljust(cells, _FREE), f"{_style(bar)} {_TRACK}")
 
 
 def narrow_bar(bar: Bar) -> Text:
@@ -39,7 +41,7 @@ def narrow_bar(bar: Bar) -> Text:
 
 
 def _eighths(ratio: float, most: int) -> int:
-    """Whatever is in use shows, and only what is full looks full."""
+    """Whatever is in use shows, and only what is full is shown as full."""
     rounded = round(min(1.0, max(0.0, ratio)) * most)
     if 0 < ratio < 1:
         return min(most - 1, max(1, rounded))
@@ -51,12 +53,14 @@ def _mark(bar: Bar) -> str:
 
 
 def _style(bar: Bar) -> str:
-    if bar.unhealthy or bar.untrusted:
+    if bar.unhealthy:
         return "bold red"
+    if bar.untrusted:
+        return "yellow"
     if bar.utilization_ratio is None:
         return "white"
     if bar.utilization_ratio < _IDLE:
-        return "blue"
+        return LOAD_STYLES["idle"]
     if bar.utilization_ratio < _LOW:
-        return "green"
-    return "yellow" if bar.utilization_ratio < _BUSY else "red"
+        return LOAD_STYLES["low"]
+    return LOAD_STYLES["busy" if bar.utilization_ratio < _BUSY else "full"]

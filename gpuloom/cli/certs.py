@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gpuloom.cli import exits
 from gpuloom.errors import GpuloomError
 from gpuloom.rpc.dev_ca import KNOWN_SERVICES, CertificateOrder, issue_development_certificates
 from gpuloom.rpc.tls import TlsFiles
@@ -23,7 +24,7 @@ _HostOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command("certs")(certs)
+    app.command("certs", short_help="Make development certificates.")(certs)
 
 
 def certs(
@@ -38,8 +39,8 @@ def certs(
     try:
         made = issue_development_certificates(out, order, SystemClock(), force)
     except (GpuloomError, OSError) as error:
-        typer.echo(f"gpuloom certs: {error}", err=True)
-        raise typer.Exit(1) from error
+        typer.echo(f"gpuloom certs: {exits.one_line(error)}", err=True)
+        raise typer.Exit(exits.NO) from error
     typer.echo(_summary(out, made, days))
 
 

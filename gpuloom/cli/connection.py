@@ -77,29 +77,43 @@ def find_extender(extender: str, directory: Path, environ: Mapping[str, str]) ->
     return _find("scheduler_extender", extender, directory, environ)
 
 
+_TRANSPORT_WORDS = {
+    "connection refused": ": connection refused",
+    "handshake": ": the TLS handshake failed, check the certificates",
+    "certificate": ": the TLS handshake failed, check the certificates",
+    "dns": ": its name can't be resolved",
+}
 _OPTIONS = {"discovery": ("discovery", "--discovery"), "scheduler_extender": ("extender", "--extender")}
 
 
 def _find(service: str, given: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
-    spoken, option = _OPTIONS[service]
     if given:
         try:
             tls = {name: value for name, value in environ.items() if name in _TLS_FILES}
             return Endpoint(service, str(address(given)), tls)
         except ValueError as error:
-            raise InvalidRequestError(f"{option}: {error}") from None
+            raise InvalidRequestError(f"{_OPTIONS[service][1]}: {error}") from None
+    return _of_run(service, directory)
+
+
+def _of_run(service: str, directory: Path) -> Endpoint:
+    # Imported here: it brings gRPC along, and `gpuloom --help` shall be quick.
+    from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
+
+    spoken, option = _OPTIONS[service]
     path = directory / ENDPOINTS_FILE
+    instead = f"start one with `gpuloom run`, or name a cluster's {spoken} with {option}"
     try:
         document = orjson.loads(path.read_bytes())
         tls = {name: str(document[key]) for name, key in _TLS_FILES.items()}
-        return Endpoint(service, str(document[service]), tls)
+        endpoint = Endpoint(service, str(document[service]), tls)
     except FileNotFoundError:
-        raise UnavailableError(
-            f"no mesh runs in {directory}: start one with `gpuloom run`, or name a cluster's {spoken} "
-            f"with {option}"
-        ) from None
+        raise UnavailableError(f"no mesh runs in {directory}: {instead}") from None
     except (KeyError, TypeError, ValueError):
         raise InvalidRequestError(f"{path} is not what `gpuloom run` wrote; name {option}") from None
+    if not is_in_use(directory):
+        raise UnavailableError(f"no mesh runs in {directory}, the last run there has ended: {instead}")
+    return endpoint
 
 
 def read_cluster(endpoint: Endpoint, timeout_s: float) -> ClusterSnapshot:
@@ -135,9 +149,19 @@ def ask(endpoint: Endpoint, question: "Callable[[RpcChannel], Awaitable[Answer]]
 
 async def _ask(endpoint: Endpoint, question: "Callable[[RpcChannel], Awaitable[Answer]]") -> Answer:
     from gpuloom.rpc.channel import RpcChannel  # noqa: PLC0415
+    from gpuloom.rpc.interceptors import UnreachableError  # noqa: PLC0415
 
     async with RpcChannel(_environment(endpoint), endpoint.address, endpoint.service) as channel:
-        return await question(channel)
+        try:
+            return await question(channel)
+        except UnreachableError as error:
+            raise UnavailableError(unreachable_text(endpoint, str(error))) from None
+
+
+def unreachable_text(endpoint: Endpoint, transport_text: str) -> str:
+    """In words: what gRPC says names its own layers and addresses in its own notation."""
+    why = next((words for sign, words in _TRANSPORT_WORDS.items() if sign in transport_text.lower()), "")
+    return f"{endpoint.service} at {endpoint.address} can't be reached{why}"
 
 
 def _environment(endpoint: Endpoint) -> "RpcEnvironment":

@@ -44,6 +44,9 @@ class LiveScreen:
     @contextmanager
     def opened(self, plan: MeshPlan) -> Iterator[None]:
         self._frame = Frame(self._title, addresses(plan), self._duration_s)
+        # A small screen has no room for all of them; here they stay in the terminal's history.
+        for name, address in self._frame.addresses.items():
+            self.say(f"{name}: {address}")
         with Live(console=self._console, screen=True, auto_refresh=False) as self._live:
             yield
         self._live = None
@@ -70,19 +73,22 @@ def progress_line(view: MeshView) -> str:
         "pending": pods.pending,
         "nodes_trusted": f"{trusted}/{len(view.nodes)}",
         "restarts": view.restarts,
+        "double_bookings": "?" if view.audit is None else len(view.audit.double_bookings),
     }
-    return " ".join(f"{name}={value}" for name, value in fields.items())
+    line = " ".join(f"{name}={value}" for name, value in fields.items())
+    return line if view.fault is None else f'{line} fault="{view.fault}"'
 
 
 def addresses(plan: MeshPlan) -> dict[str, str]:
-    """What to look at, ready to paste."""
-    metrics = "  ".join(f"{name} {url}" for name, url in plan.metrics_urls.items())
-    kubectl = f"kubectl --kubeconfig {_shown(plan.directory.kubeconfig)} get pods -A"
+    """Ready to paste, the most useful first; of the agents, which are all alike, the first."""
+    endpoints = _shown(plan.directory.endpoints_file)
     return {
-        "Kubernetes": f"{kubectl}   ({plan.api_url})",
-        "Extender": f"{plan.extender_url}/filter (mutual TLS)   gRPC {plan.extender_grpc}",
+        "Pods": f"kubectl --kubeconfig {_shown(plan.directory.kubeconfig)} get pods -A",
+        "GPU metrics": f"{plan.exporter_urls[0]} (other nodes: {endpoints})",
+        "Kubernetes": plan.api_url,
+        "Extender": f"{plan.extender_url}/filter (mutual TLS), gRPC {plan.extender_grpc}",
         "Discovery": f"gRPC {plan.discovery_grpc}",
-        "Metrics": metrics,
+        "Metrics": f"{plan.metrics_urls['extender']} (other services: {endpoints})",
         "Logs": str(_shown(plan.directory.logs)),
     }
 

@@ -4,6 +4,7 @@ FINE = 0
 NO = 1
 """The command worked and its answer is no, or something went wrong while it worked."""
 USAGE = 2
+"""An option, a setting or a file that can't be right."""
 UNREACHABLE = 3
 """What the command needs could not be reached or started."""
 INTERRUPTED = 130

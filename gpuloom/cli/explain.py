@@ -18,7 +18,7 @@ from gpuloom.cli.connection import (
     find_extender,
 )
 from gpuloom.cli.judgement_text import device_texts, judgement_lines, plural, score_lines
-from gpuloom.cli.status import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.explanation import Explanation, PodStanding
 from gpuloom.model.node import PodRef
@@ -31,12 +31,12 @@ _IN_VAIN = (PodStanding.REFUSED, PodStanding.OTHER_SCHEDULER)
 def register(app: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None)
     group.callback()(_about)
-    group.command("pod")(explain_pod)
+    group.command("pod", short_help="Say why a pod waits or where it is.")(explain_pod)
     app.add_typer(group, name="explain")
 
 
 def _about() -> None:
-    """Say why things are as they are."""
+    """Say why a pod waits, or where it is."""
 
 
 def explain_pod(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpuloom.cli.tables import table_lines
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.explanation import Judgement, Offer
 from gpuloom.model.gpu import MILLI_PER_GPU
@@ -41,13 +42,6 @@ def offer_lines(offers: Sequence[Offer]) -> Iterator[str]:
 
 def score_lines(scores: Sequence[NodeScore]) -> Iterator[str]:
     yield from table_lines([_SCORE_COLUMNS, *((score.node_name, *_score_cells(score)) for score in scores)])
-
-
-def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as their widest cell; the last one ends where it ends."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def device_texts(devices: Iterable[AllocatedDevice]) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from gpuloom.cli import certs, exits, explain, run, scheduler_config, status, topology, whatif
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
+from gpuloom.runtime.config import ConfigError
 from gpuloom.runtime.metrics import package_version
 
 PROGRAM = "gpuloom"
@@ -46,7 +47,12 @@ def exit_code_of(arguments: list[str]) -> int:
 
 def build_app() -> typer.Typer:
     app = typer.Typer(
-        name=PROGRAM, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+        name=PROGRAM,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        # Subcommands inherit it.
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(about)
     certs.register(app)
@@ -71,11 +77,15 @@ _Version = Annotated[
 
 
 def about(version: _Version = False) -> None:
-    """GPULoom: places, slices, scales and prices GPU work on Kubernetes."""
+    """GPULoom places GPU work on Kubernetes.
+
+    Exits 0 if all is fine, 1 if the answer is no, 2 for wrong usage, 3 if something can't be reached.
+    """
 
 
 def code_of(error: GpuloomError) -> int:
-    if isinstance(error, InvalidRequestError):
+    # Settings that are missing or wrong are usage too: they stand for options.
+    if isinstance(error, InvalidRequestError | ConfigError):
         return exits.USAGE
     if isinstance(error, UnavailableError | DeadlineError | NotReadyError):
         return exits.UNREACHABLE

@@ -14,7 +14,7 @@ from gpuloom.model.snapshot import NodeFacts
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`problems` says what keeps the node, or a part of it, from being used."""
+    """`problems` says what keeps the node, or a part of it, from being used; `closed` counts GPUs."""
 
     node: str
     mode: str
@@ -26,6 +26,7 @@ class NodeRow:
     memory_mib: int
     healthy: int
     trusted: bool
+    closed: int = 0
     problems: tuple[str, ...] = ()
 
 
@@ -56,7 +57,8 @@ def node_row(facts: NodeFacts) -> NodeRow:
         memory_mib=sum(gpu.memory_mib for gpu in state.gpus),
         healthy=sum(gpu.health is GpuHealth.HEALTHY for gpu in state.gpus),
         trusted=facts.trusted,
-        problems=_problems(facts),
+        closed=len(facts.closed_gpus),
+        problems=(*unhealthy_texts(facts), *closed_texts(facts)),
     )
 
 
@@ -111,12 +113,19 @@ def _milli(device: DeviceRef, gpu: Gpu | None) -> int:
     return MILLI_PER_GPU
 
 
-def _problems(facts: NodeFacts) -> tuple[str, ...]:
-    ill = (
-        f"GPU {gpu.index} {gpu.health.value}" + (f": {gpu.health_reason}" if gpu.health_reason else "")
-        for gpu in facts.state.gpus
-        if gpu.health is not GpuHealth.HEALTHY
-    )
+def unhealthy_texts(facts: NodeFacts) -> tuple[str, ...]:
+    """One for each GPU that fails."""
+    failing = (GpuHealth.UNHEALTHY, GpuHealth.LOST)
+    return tuple(_health_text(gpu) for gpu in facts.state.gpus if gpu.health in failing)
+
+
+def closed_texts(facts: NodeFacts) -> tuple[str, ...]:
+    """Why the node, or single GPUs of it, are not used for now."""
     indexes = {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.state.gpus}
     closed = (f"{indexes.get(gpu.gpu_uuid, gpu.gpu_uuid)} closed: {gpu.reason}" for gpu in facts.closed_gpus)
-    return (*facts.untrusted_reasons, *ill, *closed)
+    unknown = (_health_text(gpu) for gpu in facts.state.gpus if gpu.health is GpuHealth.UNKNOWN)
+    return (*facts.untrusted_reasons, *unknown, *closed)
+
+
+def _health_text(gpu: Gpu) -> str:
+    return f"GPU {gpu.index} {gpu.health}" + (f": {gpu.health_reason}" if gpu.health_reason else "")

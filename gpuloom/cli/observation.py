@@ -1,4 +1,4 @@
-"""What a running mesh looks like from outside: pods, devices, decisions and the ledger.
+"""A running mesh seen from outside: pods, devices, decisions, the ledger and the audit.
 
 It only reads, and goes on with what it last heard while one of the services is away.
 """
@@ -26,17 +26,24 @@ from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.metrics import new_registry
+from gpuloom.sim.audit import AuditReport
 from gpuloom.sim.embedded import EmbeddedMesh
+from gpuloom.sim.fault_plan import PlannedFault
+from gpuloom.sim.fault_player import FaultPlayer
 from gpuloom.sim.supervisor import ProcessStatus
 
 _log = logging.getLogger(__name__)
 
 LEDGER_INTERVAL_S = 1.0
+AUDIT_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class MeshView:
-    """One moment. `allocated_milli` is by GPU UUID; nodes are in the order of their names."""
+    """One moment. `allocated_milli` is by GPU UUID; nodes are in the order of their names.
+
+    `audit` is None until the machines' journals were read; `fault` is the one that is injected now.
+    """
 
     elapsed_s: float
     pods: PodCounts = field(default_factory=PodCounts)
@@ -45,6 +52,8 @@ class MeshView:
     allocated_milli: Mapping[str, int] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     processes: tuple[ProcessStatus, ...] = ()
+    audit: AuditReport | None = None
+    fault: PlannedFault | None = None
 
     @property
     def restarts(self) -> int:
@@ -52,8 +61,17 @@ class MeshView:
 
 
 class Observer:
-    def __init__(self, mesh: EmbeddedMesh, mirror: ClusterMirror, follower: DecisionFollower, clock: Clock):
+    def __init__(
+        self,
+        mesh: EmbeddedMesh,
+        mirror: ClusterMirror,
+        follower: DecisionFollower,
+        clock: Clock,
+        faults: FaultPlayer | None = None,
+    ) -> None:
         self._mesh = mesh
+        self._faults = faults
+        self._audit: AuditReport | None = None
         self._mirror = mirror
         self._follower = follower
         self._clock = clock
@@ -74,7 +92,15 @@ class Observer:
             allocated_milli=self._allocated_milli,
             decisions=tuple(self._follower.decisions),
             processes=self._mesh.supervisor.statuses(),
+            audit=self._audit,
+            fault=None if self._faults is None else self._faults.active,
         )
+
+    async def follow_audit(self) -> None:
+        audit = self._mesh.live_audit()
+        while True:
+            self._audit = await asyncio.to_thread(audit.report)
+            await self._clock.sleep(AUDIT_INTERVAL_S)
 
     async def follow_ledger(self, channel: RpcChannel) -> None:
         while True:
@@ -95,8 +121,13 @@ def allocated_milli(entries: Iterable[LedgerEntry]) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def observe(mesh: EmbeddedMesh, clock: Clock) -> AsyncIterator[Observer]:
-    """Follow the mesh while the block runs. An observer that fails for good ends the block with its error."""
+async def observe(
+    mesh: EmbeddedMesh, clock: Clock, faults: FaultPlayer | None = None
+) -> AsyncIterator[Observer]:
+    """Follow the mesh, and play the faults if there are any, while the block runs.
+
+    An observer that fails for good ends the block with its error.
+    """
     plan = mesh.plan
     registry = new_registry("cli")
     rpc = RpcEnvironment(tls_files(plan.directory.certificates, "cli"), registry, clock)
@@ -107,11 +138,13 @@ async def observe(mesh: EmbeddedMesh, clock: Clock) -> AsyncIterator[Observer]:
     ):
         mirror = ClusterMirror(discovery, clock, MirrorOptions(with_usage=True))
         follower = DecisionFollower(extender, clock)
-        observer = Observer(mesh, mirror, follower, clock)
+        observer = Observer(mesh, mirror, follower, clock, faults)
         pods = Informer(client, PODS, clock)
         pods.on_change(observer.tally.observe)
         async with asyncio.TaskGroup() as group:
-            work = (pods.run(), mirror.run(), follower.run(), observer.follow_ledger(extender))
+            work = [pods.run(), mirror.run(), follower.run()]
+            work += [observer.follow_ledger(extender), observer.follow_audit()]
+            work += [] if faults is None else [faults.run()]
             tasks = [group.create_task(loop) for loop in work]
             try:
                 yield observer

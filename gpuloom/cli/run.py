@@ -70,7 +70,14 @@ _Rate = Annotated[
 ]
 _Headless = Annotated[
     bool,
-    typer.Option("--headless", help="A line every 5 s instead of a screen; so it is without a terminal."),
+    typer.Option("--headless", help="A line every 5 s instead of a screen; the default without a terminal."),
+]
+_Faults = Annotated[
+    bool,
+    typer.Option(
+        "--faults/--no-faults",
+        help="Break something now and then: a GPU, an agent, a service. It heals by itself.",
+    ),
 ]
 _Directory = Annotated[
     Path, typer.Option("--dir", help="Where logs, certificates and state go; cleared first.")
@@ -79,7 +86,7 @@ _Output = Annotated[Output, typer.Option("--output", "-o", help="Form of the sum
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run")(run)
+    app.command("run", short_help="Run the mesh here with simulated GPUs.")(run)
 
 
 def run(  # noqa: PLR0913, PLR0917 - a parameter per option
@@ -88,6 +95,7 @@ def run(  # noqa: PLR0913, PLR0917 - a parameter per option
     duration: _Duration = None,
     rate: _Rate = None,
     headless: _Headless = False,
+    faults: _Faults = True,
     directory: _Directory = Path("run"),
     output: _Output = Output.TEXT,
 ) -> None:
@@ -100,7 +108,7 @@ def run(  # noqa: PLR0913, PLR0917 - a parameter per option
     from gpuloom.sim.mesh import MeshOptions  # noqa: PLC0415
 
     options = MeshOptions(nodes, seed, rate)
-    summary = _run(RunRequest(options, directory, duration), headless or not sys.stdout.isatty())
+    summary = _run(RunRequest(options, directory, duration, faults), headless or not sys.stdout.isatty())
     _print(summary, output)
     raise typer.Exit(summary.exit_code)
 

@@ -130,7 +130,7 @@ class _PlainDumper(yaml.SafeDumper):
 
 
 def register(app: typer.Typer) -> None:
-    app.command("scheduler-config")(scheduler_config)
+    app.command("scheduler-config", short_help="Print kube-scheduler's configuration.")(scheduler_config)
 
 
 _DEFAULTS = SchedulerConfigOptions()

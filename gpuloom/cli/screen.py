@@ -1,31 +1,36 @@
-"""One screen of a running mesh, as lines that fit the terminal. Pure: a view in, lines out.
+"""One screen of a running mesh, as lines that fit the terminal; 80 columns and 24 rows suffice. Pure.
 
-It decides what is left out when the terminal is small; it never reads, waits or prints.
+It decides what is left out when the terminal is small; it never reads, waits or prints. Red means that
+something is broken: a device with two owners, a GPU that fails, a process that is down. What waits or is not
+trusted is yellow.
 """
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
 
-from gpuloom.cli.bars import Bar, narrow_bar, wide_bar
+from gpuloom.cli.node_bars import nodes_section
+from gpuloom.cli.node_rows import closed_texts, unhealthy_texts
 from gpuloom.cli.observation import MeshView
-from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Decision, Verdict
-from gpuloom.model.snapshot import NodeFacts
 from gpuloom.sim.supervisor import ProcessState
 
+BROKEN = "bold red"
+WAITING = "yellow"
 STALE_FACTS_S = 15.0
 MOST_REASONS = 4
+MOST_PROBLEMS = 5
 ROOMY_HEIGHT = 32
 LEAST_DECISIONS = 3
-_GRID_GAP = 2
-_VERDICT_STYLES = {Verdict.BOUND: "green", Verdict.REFUSED: "yellow", Verdict.BIND_FAILED: "red"}
+_VERDICT_STYLES = {Verdict.BOUND: "green", Verdict.REFUSED: WAITING, Verdict.BIND_FAILED: WAITING}
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What does not change during a run. `addresses` are shown as they are, name by name."""
+    """What does not change during a run. `addresses` are shown as they are, the most useful first."""
 
     title: str
     addresses: Mapping[str, str]
@@ -34,13 +39,20 @@ class Frame:
 
 def render(frame: Frame, view: MeshView, width: int, height: int) -> list[Text]:
     """At most `height` lines of at most `width` cells."""
-    top = [_header(frame, view), *_pods(view)]
-    # What to look at elsewhere is the first thing that a small terminal can do without.
-    addresses = _addresses(frame) if height >= ROOMY_HEIGHT else _addresses(frame)[:1]
-    bottom = [Text(""), _processes(view), *addresses]
+    # A small terminal can do without most addresses, and with the first reasons and problems.
+    roomy = height >= ROOMY_HEIGHT
+    addresses = _addresses(frame)[: None if roomy else 2]
+    top = [
+        _header(frame, view),
+        _pods(view, width),
+        *_reasons(view.pods.pending_reasons, width, MOST_REASONS if roomy else 2),
+        _checks(view),
+        *_problems(view, width, MOST_PROBLEMS if roomy else 3),
+    ]
+    bottom = [Text(""), *addresses]
     room = height - len(top) - len(bottom)
-    nodes = _nodes(view, width, max(2, room - LEAST_DECISIONS - 2))
-    decisions = _decisions(view.decisions, room - len(nodes))
+    nodes = nodes_section(view.nodes, view.allocated_milli, width, max(2, room - LEAST_DECISIONS - 2))
+    decisions = _decisions(view.decisions, width, room - len(nodes))
     lines = [*top, *nodes, *decisions]
     lines += [Text("")] * max(0, height - len(lines) - len(bottom))
     lines = [*lines, *bottom][:height]
@@ -66,134 +78,133 @@ def _header(frame: Frame, view: MeshView) -> Text:
         line.append(f", {allocated / MILLI_PER_GPU / len(gpus):.0%} allocated")
     if busy:
         line.append(f", {sum(busy) / len(busy):.0%} busy")
-    if view.facts_age_s > STALE_FACTS_S:
-        line.append("   discovery is silent: devices as last heard", "bold red")
     return line
 
 
-def _pods(view: MeshView) -> list[Text]:
+def _pods(view: MeshView, width: int) -> Text:
+    """Where they were placed is told if there is room for it."""
     pods = view.pods
-    modes = ", ".join(f"{mode} {count}" for mode, count in pods.placed_by_mode.items())
-    line = Text.assemble(
-        ("Pods  ", "bold"),
-        (f"{pods.placed} placed", "green"),
-        f" ({modes})" if modes else "",
-        f"   {pods.running} running   {pods.finished} finished",
-        f" ({pods.failed} failed)" if pods.failed else "",
-    )
-    line.append(f"   {pods.pending} pending", "yellow" if pods.pending else "")
-    reasons = list(pods.pending_reasons.items())
-    lines = [line, *(Text(f"  {count:>4}  {reason}", "yellow") for reason, count in reasons[:MOST_REASONS])]
-    rest = sum(count for _, count in reasons[MOST_REASONS:])
-    return [*lines, Text(f"  {rest:>4}  for other reasons", "yellow")] if rest else lines
-
-
-def _nodes(view: MeshView, width: int, rows: int) -> list[Text]:
-    """A row per node with wide bars, or a grid with narrow ones when there are more nodes than rows."""
-    legend = Text.assemble(
-        ("Nodes ", "bold"),
-        ("fill: allocated   colour: ", "dim"),
-        ("idle", "blue"),
-        (" ", ""),
-        ("low", "green"),
-    )
-    legend.append(" ").append("busy", "yellow").append(" ").append("full", "red")
-    legend.append("   x unhealthy   ? untrusted", "dim")
-    lines = [Text(""), legend]
-    rows -= len(lines)
-    if len(view.nodes) <= rows:
-        name_width = max((len(facts.state.node_name) for facts in view.nodes), default=0)
-        return [*lines, *(_node_row(facts, view.allocated_milli, name_width) for facts in view.nodes)]
-    return [*lines, *_node_grid(view, width, max(1, rows))]
-
-
-def _node_row(facts: NodeFacts, allocated: Mapping[str, int], name_width: int) -> Text:
-    state = facts.state
-    model = state.gpus[0].model if state.gpus else "no GPU"
-    line = Text(f"  {state.node_name:<{name_width}}  {state.mode:<7}  {model:<22.22}  ")
-    for bar in _bars_of(facts, allocated):
-        line.append_text(wide_bar(bar)).append(" ")
-    if facts.untrusted_reasons:
-        line.append(f" {'; '.join(facts.untrusted_reasons)}", "red")
+    modes = ", ".join(f"{count} {mode}" for mode, count in pods.placed_by_mode.items())
+    failed = f" ({pods.failed} failed)" if pods.failed else ""
+    for where in (f" ({modes})" if modes else "", ""):
+        line = Text.assemble(("Pods  ", "bold"), (f"{pods.placed} placed", "green"), where)
+        line.append(f"   {pods.running} running   {pods.finished} finished{failed}")
+        line.append(f"   {pods.pending} pending", WAITING if pods.pending else "")
+        if line.cell_len <= width:
+            break
     return line
 
 
-def _node_grid(view: MeshView, width: int, rows: int) -> list[Text]:
-    cells = [_node_cell(facts, view.allocated_milli) for facts in view.nodes]
-    cell_width = max(cell.cell_len for cell in cells) + _GRID_GAP
-    columns = max(1, (width - _GRID_GAP) // cell_width)
-    hidden = len(cells) - rows * columns
-    if hidden > 0:
-        rows -= 1
-        hidden = len(cells) - rows * columns
+def _reasons(counts: Mapping[str, int], width: int, most: int) -> list[Text]:
+    reasons = list(counts.items())
     lines = []
-    for start in range(0, min(len(cells), rows * columns), columns):
-        line = Text("  ")
-        for cell in cells[start : start + columns]:
-            cell.pad_right(cell_width - cell.cell_len)
-            line.append_text(cell)
-        lines.append(line)
-    return [*lines, Text(f"  and {hidden} more nodes", "dim")] if hidden > 0 else lines
+    for reason, count in reasons[:most]:
+        first, *rest = _wrapped(reason, width - 8) or [""]
+        lines += [f"  {count:>4}  {first}", *(f"        {part}" for part in rest)]
+    hidden = sum(count for _, count in reasons[most:])
+    if hidden:
+        lines.append(f"  {hidden:>4}  for other reasons")
+    return [Text(line, WAITING) for line in lines]
 
 
-def _node_cell(facts: NodeFacts, allocated: Mapping[str, int]) -> Text:
-    cell = Text(f"{facts.state.node_name} {facts.state.mode[:1]} ")
-    for bar in _bars_of(facts, allocated):
-        cell.append_text(narrow_bar(bar))
-    return cell
-
-
-def _bars_of(facts: NodeFacts, allocated: Mapping[str, int]) -> list[Bar]:
-    busy = {usage.gpu_uuid: usage.utilization_ratio for usage in facts.state.usage}
-    return [
-        Bar(
-            allocated_ratio=allocated.get(gpu.uuid, 0) / MILLI_PER_GPU,
-            utilization_ratio=busy.get(gpu.uuid),
-            unhealthy=gpu.health in (GpuHealth.UNHEALTHY, GpuHealth.LOST),
-            untrusted=not facts.trusted,
-        )
-        for gpu in facts.state.gpus
-    ]
-
-
-def _decisions(decisions: Sequence[Decision], rows: int) -> list[Text]:
-    """The newest first."""
-    if rows < 3:
-        return []
-    newest = [_decision(decision) for decision in reversed(decisions[-(rows - 2) :])]
-    return [Text(""), Text("Last decisions", "bold"), *newest]
-
-
-def _decision(decision: Decision) -> Text:
-    line = Text(f"  {decision.time:%H:%M:%S}  ", "dim")
-    line.append(f"{decision.verdict:<11}", _VERDICT_STYLES[decision.verdict])
-    line.append(f"  {decision.pod!s:<28}", "")
-    if decision.node_name:
-        line.append(f"  on {decision.node_name}", "")
-    if decision.devices:
-        line.append(f": {_devices_text(decision)}", "")
-    if decision.reason:
-        line.append(f"  {decision.reason}", "dim")
+def _checks(view: MeshView) -> Text:
+    """What must hold all the time: no device with two owners, and every process up."""
+    running = sum(process.state is ProcessState.RUNNING for process in view.processes)
+    all_run = running == len(view.processes)
+    line = Text("Audit ", "bold")
+    if view.audit is None:
+        line.append("not read yet", "dim")
+    else:
+        double = len(view.audit.double_bookings)
+        line.append(f"{double} double bookings", BROKEN if double else "green")
+        line.append(f" in {view.audit.starts} starts", "default")
+    line.append("   Processes ", "bold")
+    line.append(f"{running}/{len(view.processes)} running", "default" if all_run else BROKEN)
+    if view.restarts:
+        line.append(f", {view.restarts} restarts", "dim")
     return line
 
 
-def _devices_text(decision: Decision) -> str:
-    count, milli = len(decision.devices), decision.devices[0].milli
-    if milli < MILLI_PER_GPU:
-        return f"{milli} milli of a GPU"
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+def _problems(view: MeshView, width: int, most: int) -> list[Text]:
+    """What is broken first."""
+    found = [(text, BROKEN) for text in _broken(view)] + [(text, WAITING) for text in _closed(view)]
+    hidden = len(found) - most + 1
+    if hidden > 1:
+        found[most - 1 :] = [(f"and {hidden} more problems", found[most - 1][1])]
+    return [Text(f"  {line}", style) for text, style in found for line in _wrapped(text, width - 2)]
 
 
-def _processes(view: MeshView) -> Text:
-    running = sum(process.state is ProcessState.RUNNING for process in view.processes)
-    line = Text.assemble(("Processes  ", "bold"), f"{running} of {len(view.processes)} running")
+def _broken(view: MeshView) -> Iterator[str]:
+    if view.audit is not None:
+        yield from map(str, view.audit.findings)
     for process in view.processes:
         if process.state is not ProcessState.RUNNING:
             why = f", it {process.last_exit}" if process.last_exit else ""
-            line.append(f"   {process.name} {process.state}{why}", "bold red")
-        elif process.restarts:
-            line.append(f"   {process.name} restarted {process.restarts} times", "yellow")
-    return line
+            yield f"{process.name} is {_STATE_WORDS[process.state]}{why}"
+    if view.facts_age_s > STALE_FACTS_S:
+        yield "discovery is silent: devices are shown as last heard"
+    for facts in view.nodes:
+        yield from (f"{facts.state.node_name}: {text}" for text in unhealthy_texts(facts))
+
+
+_STATE_WORDS = {
+    ProcessState.STARTING: "starting",
+    ProcessState.RUNNING: "running",
+    ProcessState.WAITING: "down",
+    ProcessState.GIVEN_UP: "down for good",
+    ProcessState.STOPPED: "stopped",
+}
+
+
+def _closed(view: MeshView) -> Iterator[str]:
+    """What is not used for now, and why; nobody has to do anything about it."""
+    if view.fault is not None:
+        yield f"injected fault, heals by itself: {view.fault}"
+    for facts in view.nodes:
+        yield from (f"{facts.state.node_name}: {text}" for text in closed_texts(facts))
+
+
+def _decisions(decisions: Sequence[Decision], width: int, rows: int) -> list[Text]:
+    """The newest first, as many as there is room for."""
+    if rows < 3:
+        return []
+    newest = list(reversed(decisions[-rows:]))
+    pod_width = min(28, max((len(str(decision.pod)) for decision in newest), default=0))
+    lines = [Text(""), Text("Last decisions", "bold")]
+    for decision in newest:
+        told = _decision(decision, pod_width, width)
+        if len(lines) + len(told) > rows:
+            break
+        lines += told
+    return lines
+
+
+def _decision(decision: Decision, pod_width: int, width: int) -> list[Text]:
+    line = Text(f"  {decision.time:%H:%M:%S}  ", "dim")
+    line.append(f"{decision.verdict:<11}", _VERDICT_STYLES[decision.verdict])
+    line.append(f"  {decision.pod!s:<{pod_width}}", "")
+    if decision.node_name:
+        line.append(f"  {decision.node_name}", "")
+    if decision.devices:
+        line.append(f"  {_devices_text(decision)}", "")
+    if not decision.reason:
+        return [line]
+    if line.cell_len + 2 + len(decision.reason) <= width:
+        return [line.append(f"  {decision.reason}", "dim")]
+    return [line, *(Text(f"            {part}", "dim") for part in _wrapped(decision.reason, width - 12))]
+
+
+def _devices_text(decision: Decision) -> str:
+    count, first = len(decision.devices), decision.devices[0]
+    if first.device.mig is not None:
+        return f"{count} x {first.device.mig.profile}"
+    if first.milli < MILLI_PER_GPU:
+        return f"{first.milli} milli of a GPU"
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(10, width), max_lines=2, placeholder=" …")
 
 
 def _addresses(frame: Frame) -> list[Text]:

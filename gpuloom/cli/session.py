@@ -1,6 +1,6 @@
 """One run of the embedded mesh from start to summary: signals, time, and what is shown meanwhile.
 
-It decides when a run ends. What it looks like is a display's, how it is judged is the summary's.
+It decides when a run ends. How it is shown is a display's, how it is judged is the summary's.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.interruption import interrupted_by
 from gpuloom.runtime.logs import LogFormat, LogLevel, configure_logging
 from gpuloom.sim.embedded import EmbeddedMesh, open_mesh
+from gpuloom.sim.fault_player import FaultPlayer, plan_faults
 from gpuloom.sim.mesh import MeshOptions, MeshPlan
 from gpuloom.sim.supervisor import ProcessState
 
@@ -33,11 +34,15 @@ class InterruptedStartError(GpuloomError):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """`duration_s` counts from when everything is up; None runs until told to end."""
+    """`duration_s` counts from when everything is up; None runs until told to end.
+
+    With `faults` something breaks now and then, and heals by itself.
+    """
 
     mesh: MeshOptions
     directory: Path
     duration_s: float | None = None
+    faults: bool = True
 
 
 class Display(Protocol):
@@ -72,7 +77,8 @@ class RunSession:
                 if directory.machines_are_elsewhere:
                     self._display.say(f"sockets need a short path, so machines are in {directory.machines}")
                 await self._start(mesh)
-                async with observe(mesh, self._clock) as observer:
+                faults = self._faults(mesh)
+                async with observe(mesh, self._clock, faults) as observer:
                     with self._display.opened(mesh.plan):
                         await self._watch(mesh, observer)
                     duration_s, pods = observer.elapsed_s(), observer.tally.counts()
@@ -89,7 +95,14 @@ class RunSession:
             given_up=tuple(p.name for p in processes if p.state is ProcessState.GIVEN_UP),
             logs=directory.logs,
             failure=failure,
+            faults=() if faults is None else tuple(map(str, faults.played)),
         )
+
+    def _faults(self, mesh: EmbeddedMesh) -> FaultPlayer | None:
+        if not self._request.faults:
+            return None
+        planned = plan_faults(mesh.plan, self._request.mesh.seed).faults()
+        return FaultPlayer(planned, mesh.plan.directory.machines, mesh.supervisor, self._clock)
 
     async def _start(self, mesh: EmbeddedMesh) -> None:
         began_s = self._clock.monotonic()

@@ -1,16 +1,12 @@
 """`gpuloom status`: the cluster's GPU nodes in one table. Only asks and shows."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from gpuloom.cli import exits
 from gpuloom.cli.connection import (
@@ -22,23 +18,17 @@ from gpuloom.cli.connection import (
     read_cluster,
 )
 from gpuloom.cli.node_rows import NodeRow, Totals, node_row, totals_of
+from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.tables import table_lines
 
 _MIB_PER_GIB = 1024
 _UNKNOWN = "-"
-_COLUMNS = ("NODE", "MODEL", "GPUS", "ALLOCATED", "UTIL", "MEMORY", "HEALTH")
+_COLUMNS = ("NODE", "MODE", "MODEL", "GPUS", "ALLOCATED", "UTIL", "MEMORY", "HEALTH")
 _NUMBERS = ("GPUS", "ALLOCATED", "UTIL", "MEMORY")
 
 
-class Output(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-
-
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table or json.")]
-
-
 def register(app: typer.Typer) -> None:
-    app.command("status")(status)
+    app.command("status", short_help="Show GPU nodes, their use and health.")(status)
 
 
 def status(
@@ -47,7 +37,7 @@ def status(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show the GPU nodes: what they have, how much of it is allocated and used, and whether all is well.
+    """Show the GPU nodes: what they have, how much of it is allocated and used, and what is unhealthy.
 
     Exits 0, or 3 if discovery can't be reached.
     """
@@ -58,37 +48,41 @@ def status(
         document = {"nodes": [asdict(row) for row in rows], "totals": asdict(totals)}
         typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         raise typer.Exit(exits.FINE)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(table_of(rows, totals))
-    for line in problem_lines(rows):
-        console.print(Text(line))
+    header, *body = status_lines(rows, totals)
+    typer.secho(header, bold=True)
+    typer.echo("\n".join([*body, *problem_lines(rows)]))
 
 
-def table_of(rows: list[NodeRow], totals: Totals) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row.node,
-            row.model or _UNKNOWN,
-            str(row.gpus),
-            _amount(row.allocated),
-            _percent(row.utilization_ratio),
-            _memory(row.memory_used_mib, row.memory_mib),
-            _health(row),
-        )
-    table.add_row(
+def status_lines(rows: list[NodeRow], totals: Totals) -> Iterator[str]:
+    """The header, a line per node, and the totals."""
+    cells = [_COLUMNS, *(_cells(row) for row in rows), _total_cells(totals)]
+    return table_lines(cells, right=_NUMBERS)
+
+
+def _cells(row: NodeRow) -> tuple[str, ...]:
+    return (
+        row.node,
+        row.mode,
+        row.model or _UNKNOWN,
+        str(row.gpus),
+        _amount(row.allocated),
+        _percent(row.utilization_ratio),
+        _memory(row.memory_used_mib, row.memory_mib),
+        _health(row),
+    )
+
+
+def _total_cells(totals: Totals) -> tuple[str, ...]:
+    return (
         f"{totals.nodes} nodes",
+        "",
         "",
         str(totals.gpus),
         _amount(totals.allocated),
         _percent(totals.utilization_ratio),
         _memory(totals.memory_used_mib, totals.memory_mib),
         _sum_health(totals),
-        style="bold",
     )
-    return table
 
 
 def problem_lines(rows: list[NodeRow]) -> list[str]:
@@ -111,7 +105,9 @@ def _memory(used_mib: int | None, total_mib: int) -> str:
 def _health(row: NodeRow) -> str:
     if not row.trusted:
         return "untrusted"
-    return "ok" if row.healthy == row.gpus and not row.problems else f"{row.healthy}/{row.gpus} healthy"
+    if row.healthy < row.gpus:
+        return f"{row.healthy}/{row.gpus} healthy"
+    return f"{row.closed}/{row.gpus} closed" if row.closed else "ok"
 
 
 def _sum_health(totals: Totals) -> str:

@@ -11,11 +11,15 @@ from gpuloom.sim.audit import AuditReport
 
 MOST_REASONS = 8
 MOST_FINDINGS = 5
+MOST_FAULTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """`failure` says why the run ended before its time, or is empty. Restarts are by process."""
+    """`failure` says why the run ended before its time, or is empty. Restarts are by process.
+
+    `faults` were injected on purpose; they make no run a bad one.
+    """
 
     duration_s: float
     nodes: int
@@ -26,6 +30,7 @@ class RunSummary:
     given_up: tuple[str, ...]
     logs: Path
     failure: str = ""
+    faults: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -35,7 +40,7 @@ class RunSummary:
         if self.audit.double_bookings:
             problems.append(f"{len(self.audit.double_bookings)} double bookings")
         elif not self.audit.clean:
-            problems.append("the kubelets' journals can't be trusted")
+            problems.append("the kubelets' journals are corrupt")
         if not self.pods.placed:
             problems.append("no pod was placed")
         return tuple(problems)
@@ -53,17 +58,19 @@ def as_text(summary: RunSummary) -> str:
     lines = [
         f"GPULoom ran {summary.duration_s:.0f} s on {summary.nodes} simulated nodes with seed {summary.seed}",
         _row("pods placed", pods.placed, modes),
-        _row("running now", pods.running),
+        _row("running at the end", pods.running),
         _row("finished", pods.finished, f"{pods.failed} of them failed" if pods.failed else ""),
-        _row("pending", pods.pending),
+        _row("pending at the end", pods.pending),
         *_reason_rows(pods),
-        _row("withdrawn", pods.withdrawn, "deleted before they could be placed"),
+        _row("withdrawn", pods.withdrawn, "deleted before they could be placed" if pods.withdrawn else ""),
+        _row("faults injected", len(summary.faults), "--no-faults runs without" if summary.faults else ""),
+        *(f"    {fault}" for fault in summary.faults[:MOST_FAULTS]),
         _row("restarts", sum(summary.restarts.values()), restarted),
         _row("double bookings", len(audit.double_bookings), checked),
         *(f"    {finding}" for finding in audit.findings[:MOST_FINDINGS]),
         _row("refused by kubelets", len(audit.refusals)),
         f"Logs are in {summary.logs}",
-        *(f"NOT WELL: {problem}" for problem in summary.problems),
+        *(f"FAILED: {problem}" for problem in summary.problems),
     ]
     return "\n".join(lines)
 
@@ -84,6 +91,7 @@ def as_json(summary: RunSummary) -> dict[str, Any]:
             "pending": pods.pending,
             "pending_reasons": dict(pods.pending_reasons),
         },
+        "faults": list(summary.faults),
         "restarts": dict(summary.restarts),
         "given_up": list(summary.given_up),
         "audit": {

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
+import orjson
 import typer
 
 from gpuloom.cli.connection import (
@@ -15,6 +16,8 @@ from gpuloom.cli.connection import (
     find_endpoint,
     read_cluster,
 )
+from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.topology_document import topology_document
 from gpuloom.cli.topology_picture import node_picture, shape_pictures
 from gpuloom.errors import NotFoundError
 from gpuloom.model.snapshot import NodeFacts
@@ -23,13 +26,14 @@ _Node = Annotated[str, typer.Option("--node", metavar="NAME", help="Only this no
 
 
 def register(app: typer.Typer) -> None:
-    app.command("topology")(topology)
+    app.command("topology", short_help="Draw how GPUs are linked and sliced.")(topology)
 
 
 def topology(
     node: _Node = "",
     discovery: DiscoveryOption = "",
     directory: DirectoryOption = Path("run"),
+    output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Draw GPUs, NVLink, NUMA nodes and MIG slices: of one node, or of every kind of node there is.
@@ -37,8 +41,11 @@ def topology(
     Exits 0, 1 if there is no such node, 3 if discovery can't be reached.
     """
     nodes = read_cluster(find_endpoint(discovery, directory, os.environ), timeout).nodes.values()
-    lines = node_picture(_named(nodes, node)) if node else shape_pictures(nodes)
-    typer.echo("\n".join(lines))
+    shown = [_named(nodes, node)] if node else list(nodes)
+    if output is Output.JSON:
+        typer.echo(orjson.dumps(topology_document(shown), option=orjson.OPT_INDENT_2))
+        return
+    typer.echo("\n".join(node_picture(shown[0]) if node else shape_pictures(shown)))
 
 
 def _named(nodes: Iterable[NodeFacts], name: str) -> NodeFacts:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gpuloom.catalog import load_catalog
 from gpuloom.cli.node_rows import allocated_milli
-from gpuloom.model.gpu import MILLI_PER_GPU, Gpu, GpuHealth
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.model.topology import PcieLevel, Topology
 
@@ -109,18 +109,29 @@ def _gpu_lines(gpu: Gpu, milli: int, owners: list[str]) -> list[str]:
 
 
 def _owners(facts: NodeFacts, gpu: Gpu) -> list[str]:
+    """A prediction counts until the kubelet shows its choice, as everywhere else."""
     found = set()
+    shown = {holder.pod.uid for holder in facts.state.holders}
     for allocation in facts.allocations:
-        for given in allocation.devices:
-            if given.device.gpu_uuid == gpu.uuid:
-                mig = given.device.mig
-                share = f"{given.milli} milli" if mig is None else f"{mig.profile} at {mig.start}"
-                found.add(f"{allocation.pod}  {share}{'  (predicted)' if allocation.advisory else ''}")
+        if not (allocation.advisory and allocation.pod.uid in shown):
+            predicted = "  (predicted)" if allocation.advisory else ""
+            for given in allocation.devices:
+                if given.device.gpu_uuid == gpu.uuid:
+                    found.add(f"{allocation.pod}  {_part(given.device, given.milli)}{predicted}")
+    exact = {allocation.pod.uid for allocation in facts.allocations if not allocation.advisory}
     for holder in facts.state.holders:
-        if not holder.pod.uid and any(device.gpu_uuid == gpu.uuid for device in holder.devices):
+        held = [device for device in holder.devices if device.gpu_uuid == gpu.uuid]
+        if holder.pod.uid:
+            whose = () if holder.pod.uid in exact else held
+            found.update(f"{holder.pod}  {_part(device, MILLI_PER_GPU)}" for device in whose)
+        elif held:
             pids = ", ".join(map(str, holder.pids[:8]))
             found.add(f"processes of no pod: {pids}" if pids else "held by somebody unknown")
     return sorted(found)
+
+
+def _part(device: DeviceRef, milli: int) -> str:
+    return f"{milli} milli" if device.mig is None else f"{device.mig.profile} at {device.mig.start}"
 
 
 def _by_numa(gpus: tuple[Gpu, ...]) -> list[tuple[int | None, list[Gpu]]]:

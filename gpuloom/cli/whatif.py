@@ -19,9 +19,10 @@ from gpuloom.cli.connection import (
     ask,
     find_extender,
 )
-from gpuloom.cli.judgement_text import device_texts, judgement_lines, offer_lines, table_lines
+from gpuloom.cli.judgement_text import device_texts, judgement_lines, offer_lines
 from gpuloom.cli.manifests import MAX_BYTES, Manifest, read_manifest
-from gpuloom.cli.status import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.explanation import Forecast, Offer
 
@@ -44,7 +45,8 @@ _Replicas = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command("whatif")(whatif)
+    app.command("whatif", short_help="Say where pods would go.")(whatif)
+    app.command("what-if", hidden=True)(whatif)
 
 
 def whatif(

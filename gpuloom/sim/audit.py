@@ -1,7 +1,7 @@
 """The independent check: was any device ever given to two owners at once?
 
 It judges from what the simulated machines recorded as they started and ended containers, and from what
-hardware they have. It never looks at annotations, at the ledger or at anything else the product says.
+hardware they have. It never reads annotations, the ledger or anything else the product says.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,14 @@ from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.names import RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from gpuloom.sim.hardware import Hardware, plugin_resource
-from gpuloom.sim.journal import JOURNAL_FILE, EntryKind, JournalEntry, ParsedJournal, read_journal
+from gpuloom.sim.journal import (
+    JOURNAL_FILE,
+    EntryKind,
+    JournalEntry,
+    ParsedJournal,
+    parse_journal,
+    read_journal,
+)
 from gpuloom.sim.machine import find_machines, read_hardware
 
 
@@ -69,9 +76,28 @@ class _Sweep:
     """Who holds what after the entries seen so far."""
 
     hardware: Hardware
+    starts: int = 0
+    ends: int = 0
+    last_sequence: int = 0
     held: dict[PodRef, tuple[AllocatedDevice, ...]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+
+    def read(self, journal: ParsedJournal) -> None:
+        """The next part of the machine's journal."""
+        node = self.hardware.spec.node
+        self.findings.extend(Finding(FindingKind.CORRUPT_JOURNAL, node, 0, text) for text in journal.corrupt)
+        for entry in journal.entries:
+            if entry.sequence <= self.last_sequence:
+                text = f"entry {entry.sequence} follows entry {self.last_sequence}"
+                self.find(entry, FindingKind.CORRUPT_JOURNAL, text)
+            self.last_sequence = entry.sequence
+            self.starts += entry.kind is EntryKind.START
+            self.ends += entry.kind is EntryKind.END
+            _STEPS[entry.kind](self, entry)
+
+    def report(self) -> AuditReport:
+        return AuditReport(1, self.starts, self.ends, tuple(self.findings), tuple(self.refusals))
 
     def on_gpu(self, gpu_uuid: str) -> list[tuple[PodRef, AllocatedDevice]]:
         return [
@@ -109,23 +135,42 @@ def combine(reports: Iterable[AuditReport]) -> AuditReport:
 def audit_machine(hardware: Hardware, journal: ParsedJournal) -> AuditReport:
     """Sweep one journal in its order. Pure."""
     sweep = _Sweep(hardware)
-    sweep.findings.extend(
-        Finding(FindingKind.CORRUPT_JOURNAL, hardware.spec.node, 0, text) for text in journal.corrupt
-    )
-    last_sequence = 0
-    for entry in journal.entries:
-        if entry.sequence <= last_sequence:
-            text = f"entry {entry.sequence} follows entry {last_sequence}"
-            sweep.find(entry, FindingKind.CORRUPT_JOURNAL, text)
-        last_sequence = entry.sequence
-        _STEPS[entry.kind](sweep, entry)
-    return AuditReport(
-        machines=1,
-        starts=sum(entry.kind is EntryKind.START for entry in journal.entries),
-        ends=sum(entry.kind is EntryKind.END for entry in journal.entries),
-        findings=tuple(sweep.findings),
-        refusals=tuple(sweep.refusals),
-    )
+    sweep.read(journal)
+    return sweep.report()
+
+
+class LiveAudit:
+    """The same judgement while machines run: every call reads only what was written since the one before."""
+
+    def __init__(self, machines_dir: Path) -> None:
+        """Raise InvalidRequestError if a machine can't be read."""
+        self._machines = [_LiveMachine(directory) for directory in find_machines(machines_dir)]
+
+    def report(self) -> AuditReport:
+        return combine(machine.report() for machine in self._machines)
+
+
+class _LiveMachine:
+    def __init__(self, directory: Path) -> None:
+        self._sweep = _Sweep(read_hardware(directory))
+        self._journal = directory / JOURNAL_FILE
+        self._read_bytes = 0
+        self._read_lines = 0
+
+    def report(self) -> AuditReport:
+        try:
+            with self._journal.open("rb") as file:
+                file.seek(self._read_bytes)
+                new = file.read()
+        except FileNotFoundError:
+            new = b""
+        # A line that is still being written is read with the next call, or cut off by the next kubelet.
+        lines = new[: new.rfind(b"\n") + 1]
+        if lines:
+            self._sweep.read(parse_journal(lines, self._read_lines + 1))
+            self._read_bytes += len(lines)
+            self._read_lines += lines.count(b"\n")
+        return self._sweep.report()
 
 
 def _start(sweep: _Sweep, entry: JournalEntry) -> None:

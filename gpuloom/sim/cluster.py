@@ -5,13 +5,15 @@ The plan is pure; only `create_machines` touches the disk.
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpuloom.catalog import Catalog, InstanceType, load_catalog
 from gpuloom.catalog.entries import plain_name
 from gpuloom.errors import InvalidRequestError
+from gpuloom.model.mig import MigPlacement, MigProfile
 from gpuloom.model.node import NodeMode
-from gpuloom.sim.hardware import MachineSpec
+from gpuloom.sim.hardware import GpuLayout, MachineSpec
 from gpuloom.sim.machine import Machine
 
 MAX_MACHINES = 5000
@@ -44,9 +46,54 @@ def plan_machines(count: int, seed: int) -> tuple[MachineSpec, ...]:
     )
 
 
+def with_mig_slices(specs: Iterable[MachineSpec]) -> tuple[MachineSpec, ...]:
+    """The same machines, every other one of mode nvidia that can be cut with half of its GPUs cut.
+
+    The other half stays whole, as with the mixed strategy of NVIDIA's device plugin: one node offers
+    nvidia.com/gpu and several nvidia.com/mig-* side by side.
+    """
+    catalog = load_catalog()
+    cut, found = [], 0
+    for spec in specs:
+        able = spec.mode is NodeMode.NVIDIA and spec.gpu_count > 1 and catalog.mig_profiles(spec.gpu_model)
+        found += bool(able)
+        cut.append(replace(spec, mig=_half_cut(spec, catalog)) if able and found % 2 else spec)
+    return tuple(cut)
+
+
 def create_machines(directory: Path, specs: Iterable[MachineSpec]) -> tuple[Machine, ...]:
     """One directory per machine, named like its node."""
     return tuple(Machine.create(directory / spec.node, spec) for spec in specs)
+
+
+def _half_cut(spec: MachineSpec, catalog: Catalog) -> tuple[GpuLayout | None, ...]:
+    profiles = catalog.mig_profiles(spec.gpu_model)
+    first = spec.gpu_count // 2
+    whole: list[GpuLayout | None] = [None] * first
+    layouts = (_small_slices(profiles), _mixed_slices(profiles))
+    return (*whole, *(layouts[index % 2] for index in range(spec.gpu_count - first)))
+
+
+def _small_slices(profiles: Iterable[MigProfile]) -> GpuLayout:
+    small = _profile(profiles, 1)
+    return tuple(MigPlacement(start, small.name) for start in small.starts)
+
+
+def _mixed_slices(profiles: Iterable[MigProfile]) -> GpuLayout:
+    """One of two compute slices at the start, one of three at the end, small ones between."""
+    small, medium, large = (_profile(profiles, compute) for compute in (1, 2, 3))
+    between = range(medium.memory_slices, large.starts[-1])
+    return (
+        MigPlacement(medium.starts[0], medium.name),
+        *(MigPlacement(start, small.name) for start in between),
+        MigPlacement(large.starts[-1], large.name),
+    )
+
+
+def _profile(profiles: Iterable[MigProfile], compute_slices: int) -> MigProfile:
+    """The plainest of that size: the one with the least memory and the shortest name."""
+    fitting = (profile for profile in profiles if profile.compute_slices == compute_slices)
+    return min(fitting, key=lambda profile: (profile.memory_slices, len(profile.name)))
 
 
 def _types(catalog: Catalog) -> list[InstanceType]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.audit import AuditReport, audit
-from gpuloom.sim.cluster import plan_machines
+from gpuloom.sim.audit import AuditReport, LiveAudit, audit
+from gpuloom.sim.cluster import plan_machines, with_mig_slices
 from gpuloom.sim.mesh import (
     MeshOptions,
     MeshPlan,
@@ -41,11 +41,15 @@ class EmbeddedMesh:
         """What the simulated kubelets recorded, judged without asking the product."""
         return audit(self.plan.directory.machines)
 
+    def live_audit(self) -> LiveAudit:
+        """The same while it runs."""
+        return LiveAudit(self.plan.directory.machines)
+
 
 @asynccontextmanager
 async def open_mesh(options: MeshOptions, directory: Path, clock: Clock) -> AsyncIterator[EmbeddedMesh]:
     """Everything on disk is made anew. Raise InvalidRequestError or ConflictError if it can't be there."""
-    machines = plan_machines(options.nodes, options.seed)
+    machines = with_mig_slices(plan_machines(options.nodes, options.seed))
     nodes = [machine.node for machine in machines]
     with open_run_directory(directory, nodes) as run_directory:
         ports = assign_ports(nodes, free_ports(count_ports(nodes), random.Random()))

@@ -80,16 +80,17 @@ def read_journal(path: Path) -> ParsedJournal:
         return ParsedJournal(())
 
 
-def parse_journal(content: bytes) -> ParsedJournal:
+def parse_journal(content: bytes, first_line: int = 1) -> ParsedJournal:
+    """`first_line` is the number of the content's first line, if it is only a part of the journal."""
     lines = content.split(b"\n")
     tail = lines.pop()
     entries: list[JournalEntry] = []
     corrupt: list[str] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=first_line):
         try:
             entries.append(decode_entry(line))
         except (ValueError, KeyError, TypeError) as error:
-            corrupt.append(f"line {number} can't be read: {type(error).__name__}: {error}")
+            corrupt.append(f"line {number} can't be read: {what_is_wrong(error)}")
     return ParsedJournal(tuple(entries), tuple(corrupt), torn_tail_bytes=len(tail))
 
 
@@ -145,6 +146,11 @@ def decode_entry(line: bytes) -> JournalEntry:
         requested=int(document.get("requested", 0)),
         reason=str(document.get("reason", "")),
     )
+
+
+def what_is_wrong(error: Exception) -> str:
+    """With a document, in words for a person."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def device_to_json(held: AllocatedDevice) -> dict[str, Any]:

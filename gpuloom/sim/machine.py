@@ -1,4 +1,4 @@
-"""A simulated GPU machine as a directory, so that hardware outlives every process that looks at it.
+"""A simulated GPU machine as a directory, so that hardware outlives every process that reads it.
 
 machine.json     what it is; written once
 containers.json  which pods it hosts on which devices; written by its kubelet alone, replaced whole
@@ -23,7 +23,7 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import PodRef
 from gpuloom.sim.hardware import Hardware, MachineSpec, assemble, hardware_from_json, hardware_to_json
-from gpuloom.sim.journal import JOURNAL_FILE, device_from_json, device_to_json
+from gpuloom.sim.journal import JOURNAL_FILE, device_from_json, device_to_json, what_is_wrong
 from gpuloom.sim.load import (
     DeviceProcess,
     Faults,
@@ -182,7 +182,7 @@ def read_hardware(directory: Path) -> Hardware:
     except FileNotFoundError:
         raise InvalidRequestError(f"no machine in {directory}: {MACHINE_FILE} is missing") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidRequestError(f"{path} is malformed: {type(error).__name__}: {error}") from None
+        raise InvalidRequestError(f"{path} is malformed: {what_is_wrong(error)}") from None
 
 
 class _WatchedFile(Generic[Parsed]):
@@ -205,7 +205,7 @@ class _WatchedFile(Generic[Parsed]):
         except FileNotFoundError:
             self._seen, self._value = None, self._absent
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidRequestError(f"{self._path} is malformed: {type(error).__name__}: {error}") from None
+            raise InvalidRequestError(f"{self._path} is malformed: {what_is_wrong(error)}") from None
         return self._value
 
 

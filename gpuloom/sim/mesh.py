@@ -21,11 +21,11 @@ from gpuloom.sim.probes import all_of, answers_ok, gpus_offered, nodes_registere
 from gpuloom.sim.run_directory import RunDirectory
 
 MOST_SINGLE_AGENTS = 16
-# Whoever looks at a small run wants to see GPUs at work.
-LIVELY_USAGE = "2s"
-# A fresh cluster has no namespace of ours.
-LEASE_NAMESPACE = "default"
 """Up to so many nodes every agent is a process of its own; above, interpreters would be most of the load."""
+# Whoever watches a small run wants to see GPUs at work.
+LIVELY_USAGE = "2s"
+# For leases and learned demand: a fresh cluster has no namespace of ours.
+SERVICE_NAMESPACE = "default"
 FLEET_SIZE = 32
 
 _SHARED_PORTS = 6
@@ -61,7 +61,8 @@ class MeshPorts:
     discovery_http: int
     agents_grpc: tuple[int, ...]
     agents_http: tuple[int, ...]
-    """One per agent process, of which there may be fewer than agents."""
+    agents_exporter: tuple[int, ...]
+    """Of both one per agent process, of which there may be fewer than agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,11 @@ class MeshPlan:
         return {name: f"{_url(port)}/metrics" for name, port in ports.items()}
 
     @property
+    def exporter_urls(self) -> tuple[str, ...]:
+        """Where GPU metrics under DCGM's names are, one address per agent process."""
+        return tuple(f"{_url(port)}/metrics" for port in self.ports.agents_exporter)
+
+    @property
     def modes(self) -> dict[str, NodeMode]:
         """By node name."""
         return {machine.node: machine.mode for machine in self.machines}
@@ -110,11 +116,13 @@ def agent_groups(nodes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def count_ports(nodes: Sequence[str]) -> int:
-    return _SHARED_PORTS + len(nodes) + len(agent_groups(nodes))
+    return _SHARED_PORTS + len(nodes) + 2 * len(agent_groups(nodes))
 
 
 def assign_ports(nodes: Sequence[str], ports: Sequence[int]) -> MeshPorts:
     api, extender_https, extender_grpc, extender_http, discovery_grpc, discovery_http, *agents = ports
+    processes = len(agent_groups(nodes))
+    http = len(nodes)
     return MeshPorts(
         api=api,
         extender_https=extender_https,
@@ -123,7 +131,8 @@ def assign_ports(nodes: Sequence[str], ports: Sequence[int]) -> MeshPorts:
         discovery_grpc=discovery_grpc,
         discovery_http=discovery_http,
         agents_grpc=tuple(agents[: len(nodes)]),
-        agents_http=tuple(agents[len(nodes) :]),
+        agents_http=tuple(agents[http : http + processes]),
+        agents_exporter=tuple(agents[http + processes :]),
     )
 
 
@@ -196,6 +205,7 @@ class MeshPlanner:
             "GPULOOM_AGENT_MACHINE_DIR": str(self.directory.machines / node),
             "GPULOOM_GRPC_PORT": str(self.ports.agents_grpc[index]),
             "GPULOOM_AGENT_USAGE_INTERVAL": LIVELY_USAGE,
+            **self._exporter(index),
         }
         http_port = self.ports.agents_http[index]
         return self._service(f"agent-{node}", "services.node_agent", settings, http_port)
@@ -205,16 +215,23 @@ class MeshPlanner:
             "GPULOOM_FLEET_MACHINES_DIR": str(self.directory.machines),
             "GPULOOM_FLEET_NODES": ",".join(group),
             "GPULOOM_AGENTS_FILE": str(self.directory.agents_file),
+            **self._exporter(index),
         }
         name, http_port = f"agents-{index + 1}", self.ports.agents_http[index]
         return self._service(name, "services.node_agent.fleet", settings, http_port)
+
+    def _exporter(self, index: int) -> dict[str, str]:
+        return {
+            "GPULOOM_AGENT_EXPORTER": "on",
+            "GPULOOM_AGENT_EXPORTER_PORT": str(self.ports.agents_exporter[index]),
+        }
 
     def _discovery(self) -> ProcessSpec:
         settings = {
             "GPULOOM_AGENTS_FILE": str(self.directory.agents_file),
             "GPULOOM_GRPC_PORT": str(self.ports.discovery_grpc),
             "GPULOOM_DISCOVERY_USAGE_INTERVAL": LIVELY_USAGE,
-            "GPULOOM_DISCOVERY_LEASE_NAMESPACE": LEASE_NAMESPACE,
+            "GPULOOM_DISCOVERY_LEASE_NAMESPACE": SERVICE_NAMESPACE,
         }
         spec = self._service("discovery", "services.discovery", settings, self.ports.discovery_http)
         # What comes next counts on the GPUs that discovery writes to the nodes.
@@ -229,6 +246,8 @@ class MeshPlanner:
             "GPULOOM_EXTENDER_PORT": str(self.ports.extender_https),
             "GPULOOM_DISCOVERY_ADDRESS": f"{HOST}:{self.ports.discovery_grpc}",
             "GPULOOM_GRPC_PORT": str(self.ports.extender_grpc),
+            # Where the demand that it learned is kept.
+            "GPULOOM_EXTENDER_LEASE_NAMESPACE": SERVICE_NAMESPACE,
         }
         http_port = self.ports.extender_http
         return self._service("extender", "services.scheduler_extender", settings, http_port)
@@ -291,8 +310,8 @@ def write_files(plan: MeshPlan, clock: Clock) -> None:
     directory.kubeconfig.write_text(yaml.safe_dump(kubeconfig(plan.api_url)), encoding="utf-8")
 
 
-def _endpoints(plan: MeshPlan) -> dict[str, str]:
-    """Where the run's services are, for commands that want to look at it."""
+def _endpoints(plan: MeshPlan) -> dict[str, object]:
+    """Where the run's services are, for other commands and for people."""
     files = tls_files(plan.directory.certificates, "cli")
     return {
         "discovery": plan.discovery_grpc,
@@ -300,6 +319,9 @@ def _endpoints(plan: MeshPlan) -> dict[str, str]:
         "certificate": str(files.cert_file),
         "key": str(files.key_file),
         "authority": str(files.ca_file),
+        "kubernetes": plan.api_url,
+        "metrics": plan.metrics_urls,
+        "gpu_metrics": plan.exporter_urls,
     }
 
 

@@ -88,13 +88,33 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def is_in_use(path: Path) -> bool:
+    """Whether a run has that directory now; one that was killed does not, whatever files it left."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(path / MARKER_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    while not _try_lock(descriptor, fcntl.LOCK_EX):
+        # A command that asks `is_in_use` has a shared lock for a moment; a run has it exclusively.
+        if not _try_lock(descriptor, fcntl.LOCK_SH):
+            raise ConflictError(
+                f"another `gpuloom run` is using {path}; end it, or name another directory with --dir"
+            )
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConflictError(
-            f"another `gpuloom run` is using {path}; end it, or name another directory with --dir"
-        ) from None
+        return False
+    return True
 
 
 def _clear(path: Path) -> None:

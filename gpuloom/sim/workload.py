@@ -7,7 +7,8 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuloom.errors import ConflictError, GpuloomError, NotFoundError
@@ -19,7 +20,7 @@ from gpuloom.kube.objects import JsonObject, key_of, uid_of
 from gpuloom.kube.parse import quantity_value
 from gpuloom.kube.resources import NAMESPACES as NAMESPACE_RESOURCE
 from gpuloom.kube.resources import NODES, PODS
-from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
+from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, SystemClock
 from gpuloom.sim.command import CommandParser, add_api_arguments, api_access, duration_argument, run_command
@@ -50,10 +51,18 @@ class PlayerSettings:
     retention_s: float = 20.0
 
 
-def cluster_size(nodes: Iterable[JsonObject]) -> ClusterSize:
+def cluster_size(nodes: Sequence[JsonObject]) -> ClusterSize:
     nvidia = [_amount(node, RESOURCE_NVIDIA_GPU) for node in nodes]
     gpuloom = [_amount(node, RESOURCE_GPU_MILLI) // 1000 for node in nodes]
-    return ClusterSize(sum(nvidia), sum(gpuloom), max(nvidia, default=0), max(gpuloom, default=0))
+    slices: Counter[str] = Counter()
+    for node in nodes:
+        for resource in _allocatable(node):
+            if resource.startswith(RESOURCE_NVIDIA_MIG_PREFIX):
+                slices[resource] += _amount(node, resource)
+    return ClusterSize(
+        *(sum(nvidia), sum(gpuloom), max(nvidia, default=0), max(gpuloom, default=0)),
+        mig_slices=tuple(sorted((+slices).items())),
+    )
 
 
 class WorkloadPlayer:
@@ -124,7 +133,7 @@ class WorkloadPlayer:
                 return
 
     async def _wait_for_nodes(self) -> ClusterSize:
-        """Nodes register one after the other: wait until a second look finds as many as the first."""
+        """Nodes register one after the other: wait until a second list has as many as the first."""
         seen = -1
         while True:
             try:
@@ -213,9 +222,13 @@ def _rate(text: str) -> float:
 
 def _amount(node: JsonObject, resource: str) -> int:
     try:
-        return quantity_value(((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
+        return quantity_value(_allocatable(node).get(resource, 0))
     except ValueError:
         return 0
+
+
+def _allocatable(node: JsonObject) -> JsonObject:
+    return (node.get("status") or {}).get("allocatable") or {}
 
 
 if __name__ == "__main__":

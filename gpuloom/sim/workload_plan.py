@@ -1,4 +1,4 @@
-"""Which pods arrive when: a seeded mix of training, inference and notebooks, sized for a cluster. Pure.
+"""Which pods come when: training, inference, MIG slices and notebooks, seeded and sized for a cluster. Pure.
 
 Arrivals are Poisson, durations log-normal and bounded. The rate follows from the cluster's GPUs, so that they
 are busy but the queue does not grow without end. A few pods can never run: they show how a refusal reads.
@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpuloom.catalog import load_catalog
 from gpuloom.kube.objects import JsonObject
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.names import (
     ANNOTATION_GPU_ARCHITECTURE,
     ANNOTATION_GPU_MODEL,
@@ -18,6 +20,7 @@ from gpuloom.names import (
     RESOURCE_GPU_MEMORY_MIB,
     RESOURCE_GPU_MILLI,
     RESOURCE_NVIDIA_GPU,
+    RESOURCE_NVIDIA_MIG_PREFIX,
 )
 from gpuloom.sim.kubelet.host import ANNOTATION_DURATION, ANNOTATION_LOAD, ANNOTATION_OUTCOME
 
@@ -44,12 +47,26 @@ _MEAN_GPUS_GPULOOM = 0.69
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """GPUs by who gives them out, and the most on one node of each kind."""
+    """GPUs by who gives them out, and the most on one node of each kind.
+
+    `mig_slices` are the MIG instances of all `nvidia` nodes by resource name; their GPUs count nowhere else.
+    """
 
     nvidia_gpus: int
     gpuloom_gpus: int
     largest_nvidia_node: int
     largest_gpuloom_node: int
+    mig_slices: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def slice_count(self) -> int:
+        return sum(count for _, count in self.mig_slices)
+
+    @property
+    def gpus(self) -> float:
+        return (
+            self.nvidia_gpus + self.gpuloom_gpus + sum(n * _slice_gpus(name) for name, n in self.mig_slices)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +117,7 @@ class WorkloadPlan:
             return self.pods_per_minute / 60.0
         rng = random.Random(f"mean/{self.seed}")
         mean_gpus = sum(self._job(rng).gpus for _ in range(_SAMPLES_FOR_MEAN)) / _SAMPLES_FOR_MEAN
-        gpus = self.size.nvidia_gpus + self.size.gpuloom_gpus
-        return max(0.01, TARGET_UTILIZATION * gpus / (max(0.05, mean_gpus) * _mean_duration_s()))
+        return max(0.01, TARGET_UTILIZATION * self.size.gpus / (max(0.05, mean_gpus) * _mean_duration_s()))
 
     def _pod(self, rng: random.Random, index: int, at_s: float) -> PlannedPod:
         job = self._job(rng)
@@ -117,15 +133,17 @@ class WorkloadPlan:
         return PlannedPod(at_s, manifest, None if job.possible else GIVE_UP_AFTER_S)
 
     def _job(self, rng: random.Random) -> _Job:
-        """The authority by GPU-weighted chance, so that both kinds of nodes get their share of the load."""
+        """The kind of device by GPU-weighted chance, so that each kind gets its share of the load."""
         if rng.random() < IMPOSSIBLE_RATIO:
             return _impossible(rng)
-        total = self.size.nvidia_gpus + self.size.gpuloom_gpus
         # Shares are small: for equal load there must be more pods of them.
         nvidia_weight = self.size.nvidia_gpus / _MEAN_GPUS_NVIDIA
         gpuloom_weight = self.size.gpuloom_gpus / _MEAN_GPUS_GPULOOM
-        if total and rng.random() * (nvidia_weight + gpuloom_weight) < nvidia_weight:
+        choice = rng.random() * (nvidia_weight + self.size.slice_count + gpuloom_weight)
+        if choice < nvidia_weight:
             return _training(rng, self.size.largest_nvidia_node)
+        if choice < nvidia_weight + self.size.slice_count:
+            return _slice(rng, self.size.mig_slices)
         return _gpuloom_job(rng, self.size.largest_gpuloom_node)
 
 
@@ -136,6 +154,19 @@ def _training(rng: random.Random, largest: int) -> _Job:
         annotations[ANNOTATION_TOPOLOGY] = "nvlink"
     annotations |= _wish(rng)
     return _Job("train", count, {RESOURCE_NVIDIA_GPU: str(count)}, annotations)
+
+
+def _slice(rng: random.Random, slices: tuple[tuple[str, int], ...]) -> _Job:
+    """One MIG instance, of each kind as often as there are such."""
+    resource = rng.choices([name for name, _ in slices], [count for _, count in slices])[0]
+    annotations = {ANNOTATION_LOAD: f"{rng.uniform(0.3, 0.9):.2f}"}
+    return _Job("slice", _slice_gpus(resource), {resource: "1"}, annotations)
+
+
+def _slice_gpus(resource: str) -> float:
+    """What an instance is of a whole GPU; models differ, and the smallest part is as good as any."""
+    milli = load_catalog().mig_milli(resource.removeprefix(RESOURCE_NVIDIA_MIG_PREFIX))
+    return min(milli, default=MILLI_PER_GPU) / MILLI_PER_GPU
 
 
 def _gpuloom_job(rng: random.Random, largest: int) -> _Job:

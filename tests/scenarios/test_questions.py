@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 from tests.scenarios.test_run_command import LONGEST_RUN_S, running, wait_for_line
 
@@ -34,12 +35,16 @@ def asked(directory: Path, *arguments: str, given: str = "") -> "subprocess.Comp
 
 
 def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: Path) -> None:
-    with running("--nodes", "4", "--dir", str(run_directory), "--headless") as process:
+    with running("--nodes", "4", "--dir", str(run_directory), "--headless", "--no-faults") as process:
         wait_for_line(process, "everything is up")
         wait_for_line(process, "placed=[1-9]")
 
         forecast = asked(run_directory, "whatif", "-f", "-", "-o", "json", given=MANIFEST)
         absent = asked(run_directory, "explain", "pod", "team-a/nobody")
+        listed = asked(run_directory, "status")
+        exporter = json.loads((run_directory / "endpoints.json").read_text())["gpu_metrics"][0]
+        with urlopen(exporter, timeout=10.0) as answer:  # noqa: S310 - our own address
+            metrics = answer.read().decode()
         too_much = asked(run_directory, "whatif", "-f", "-", "--replicas", "1000", given=MANIFEST)
 
         process.send_signal(signal.SIGINT)
@@ -49,4 +54,9 @@ def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: 
     assert (absent.returncode, absent.stderr) == (1, "gpuloom: no pod team-a/nobody\n")
     assert too_much.returncode == 1
     assert "why not:" in too_much.stdout
+    assert listed.returncode == 0
+    assert listed.stdout.splitlines()[0].split()[:3] == ["NODE", "MODE", "MODEL"]
+    assert 'DCGM_FI_DEV_GPU_UTIL{gpu="0"' in metrics
     assert asked(run_directory / "elsewhere", "explain", "pod", "a/b").returncode == 3
+    ended = asked(run_directory, "status")
+    assert (ended.returncode, "the last run there has ended" in ended.stderr) == (3, True)

@@ -75,6 +75,8 @@ def test_a_short_run_ends_by_itself_having_placed_pods(run_directory: Path) -> N
     assert summary["audit"]["double_bookings"] == []
     assert summary["audit"]["machines"] == 3
     assert "placed=" in result.stderr
+    assert "double_bookings=0" in result.stderr
+    assert "GPU metrics: http://127.0.0.1:" in result.stderr
     assert processes_in(run_directory) == []
 
 

@@ -1,5 +1,6 @@
 """Calls an extender over HTTP(S) with a timeout per verb, as kube-scheduler does. Decides nothing."""
 
+import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,7 +93,19 @@ class HttpExtender:
         except TimeoutError:
             raise ExtenderError(f"failed {verb} with extender: no answer within {timeout_s:g} s") from None
         except aiohttp.ClientError as error:
-            raise ExtenderError(f"failed {verb} with extender: {type(error).__name__}: {error}") from None
+            raise ExtenderError(f"failed {verb} with extender: {_in_words(error)}") from None
+
+
+def _in_words(error: aiohttp.ClientError) -> str:
+    """What a client library calls its errors says nothing to whoever reads a pod's event."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return "TLS handshake failed"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        why = os.strerror(error.errno).lower() if error.errno else "no connection"
+        return f"can't reach {error.host}:{error.port}: {why}"
+    if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+        return "the connection broke off"
+    return "the answer is not HTTP"
 
 
 def client_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

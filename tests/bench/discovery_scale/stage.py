@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.child_process import Probe, ProcessSpec
-from gpuloom.sim.mesh import LEASE_NAMESPACE, clean_environment
+from gpuloom.sim.mesh import SERVICE_NAMESPACE, clean_environment
 from gpuloom.sim.ports import HOST
 from gpuloom.sim.probes import answers_ok
 from tests.bench.discovery_scale.ground import Fleet, Ground
@@ -59,7 +59,7 @@ class Stage:
         settings = {
             "GPULOOM_AGENTS_FILE": str(self._ground.agents_file),
             "GPULOOM_GRPC_PORT": str(self._ground.discovery_port),
-            "GPULOOM_DISCOVERY_LEASE_NAMESPACE": LEASE_NAMESPACE,
+            "GPULOOM_DISCOVERY_LEASE_NAMESPACE": SERVICE_NAMESPACE,
         }
         http_port = self._ground.discovery_http_port
         return self._service(DISCOVERY, "services.discovery", settings, http_port)

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gpuloom.cli.connection import ENDPOINTS_FILE, find_extender
+from gpuloom.cli.connection import find_extender
 from gpuloom.cli.explain import explanation_lines, parse_pod
 from gpuloom.cli.main import exit_code_of
 from gpuloom.cli.whatif import forecast_lines, is_fine
@@ -28,6 +28,7 @@ from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import Decision, NodeScore, Verdict
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
+from gpuloom.sim.run_directory import open_run_directory
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 POD = PodRef("team", "train", "uid")
@@ -164,9 +165,10 @@ def test_the_extender_of_a_run_is_found_in_its_directory(tmp_path: Path) -> None
         "key": "k",
         "authority": "a",
     }
-    (tmp_path / ENDPOINTS_FILE).write_bytes(orjson.dumps(document))
+    with open_run_directory(tmp_path, ["n1"]) as directory:
+        directory.endpoints_file.write_bytes(orjson.dumps(document))
 
-    found = find_extender("", tmp_path, {})
+        found = find_extender("", tmp_path, {})
 
     assert (found.service, found.address) == ("scheduler_extender", "127.0.0.1:2")
     assert found.tls["GPULOOM_TLS_CERT_FILE"] == "c"

@@ -1,10 +1,17 @@
 """How the command as a whole behaves: usage, versions, errors and exit codes."""
 
+import json
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
 import pytest
 
 from gpuloom.cli import main as cli
+from gpuloom.cli.connection import Endpoint, find_endpoint, unreachable_text
 from gpuloom.cli.exits import one_line
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, UnavailableError
+from gpuloom.runtime.config import ConfigError
+from gpuloom.sim.run_directory import open_run_directory
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,57 @@ def test_help_and_version_are_fine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gpuloom 0." in said
 
 
+COMMANDS = ("", "run", "status", "topology", "explain", "explain pod", "whatif", "scheduler-config", "certs")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_both_spellings_of_help_in_full(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = [cli.exit_code_of([*command.split(), option]) for option in ("-h", "--help")]
+
+    said = capsys.readouterr().out
+    assert codes == [0, 0]
+    assert "-h, --help" in said
+    assert "...\n" not in said.replace("[ARGS]...", "")
+
+
+def test_help_promises_only_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.exit_code_of(["--help"])
+
+    said = capsys.readouterr().out
+    assert "places GPU work" in said
+    assert not any(word in said for word in ("price", "scale", "autoscal"))
+
+
+@pytest.mark.parametrize("command", ["status", "topology", "explain pod a/b", "whatif -f -"])
+def test_after_a_run_a_command_says_at_once_that_none_is_there(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_run_directory(tmp_path / "run", ["n1"]) as directory:
+        endpoints = dict.fromkeys(
+            ("discovery", "scheduler_extender", "certificate", "key", "authority"), "x:1"
+        )
+        directory.endpoints_file.write_text(json.dumps(endpoints))
+    pod = '{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}, "spec": {"containers": []}}'
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(pod.encode())))
+
+    code = cli.exit_code_of([*command.split(), "--dir", str(directory.path)])
+
+    assert code == 3
+    assert capsys.readouterr().err.startswith(
+        f"gpuloom: no mesh runs in {directory.path}, the last run there has ended: start one with"
+    )
+
+
+def test_while_a_run_has_its_directory_its_addresses_are_used(tmp_path: Path) -> None:
+    with open_run_directory(tmp_path / "run", ["n1"]) as directory:
+        endpoints = dict.fromkeys(("discovery", "certificate", "key", "authority"), "127.0.0.1:1")
+        directory.endpoints_file.write_text(json.dumps(endpoints))
+
+        assert find_endpoint("", directory.path, {}).address == "127.0.0.1:1"
+
+
 def test_a_directory_of_somebody_else_is_a_usage_error(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,10 +117,21 @@ def test_a_directory_of_somebody_else_is_a_usage_error(
         (InvalidRequestError("x"), 2),
         (UnavailableError("x"), 3),
         (ConflictError("x"), 1),
+        (ConfigError(("GPULOOM_TLS_CERT_FILE must be set",)), 2),
     ],
 )
 def test_an_error_has_the_exit_code_of_its_kind(error: GpuloomError, code: int) -> None:
     assert cli.code_of(error) == code
+
+
+def test_what_the_transport_says_reaches_nobody() -> None:
+    endpoint = Endpoint("scheduler_extender", "127.0.0.1:1", {})
+    said = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused"
+
+    assert unreachable_text(endpoint, said) == (
+        "scheduler_extender at 127.0.0.1:1 can't be reached: connection refused"
+    )
+    assert unreachable_text(endpoint, "socket closed") == "scheduler_extender at 127.0.0.1:1 can't be reached"
 
 
 def test_a_failure_is_one_line_whatever_is_in_it() -> None:

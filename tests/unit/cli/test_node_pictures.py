@@ -1,17 +1,19 @@
 from dataclasses import replace
-from io import StringIO
 
-from rich.console import Console
+import pytest
 
+from gpuloom.cli import status
 from gpuloom.cli.node_rows import allocated_milli, node_row, totals_of
-from gpuloom.cli.status import problem_lines, table_of
+from gpuloom.cli.status import problem_lines, status_lines
+from gpuloom.cli.topology_document import topology_document
 from gpuloom.cli.topology_picture import mig_bar, node_picture, shape_pictures
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
-from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation
+from gpuloom.model.snapshot import ClosedGpu, ClusterSnapshot, NodeFacts, NodePlace, PodAllocation
 from gpuloom.model.topology import PcieLevel, Topology
+from gpuloom.model.version import StreamVersion
 
 MODEL = "A100-SXM4-40GB"
 POD = PodRef("team", "train", "p1")
@@ -36,10 +38,7 @@ def given(*devices: AllocatedDevice, advisory: bool = False) -> tuple[PodAllocat
 
 def shown(facts: list[NodeFacts]) -> str:
     rows = [node_row(item) for item in facts]
-    output = StringIO()
-    console = Console(width=200, file=output)
-    console.print(table_of(rows, totals_of(rows)))
-    return output.getvalue()
+    return "\n".join(status_lines(rows, totals_of(rows)))
 
 
 def test_a_share_counts_with_its_part_and_a_prediction_until_the_kubelet_shows_its_choice() -> None:
@@ -72,9 +71,9 @@ def test_what_is_not_measured_is_a_dash_and_no_zero() -> None:
     table = shown([silent, telling])
 
     lines = [line.split() for line in table.splitlines()]
-    assert lines[0] == ["NODE", "MODEL", "GPUS", "ALLOCATED", "UTIL", "MEMORY", "HEALTH"]
-    assert lines[1][4:] == ["-", "-/80", "GiB", "ok"]
-    assert lines[2][4:] == ["75%", "3/80", "GiB", "ok"]
+    assert lines[0] == ["NODE", "MODE", "MODEL", "GPUS", "ALLOCATED", "UTIL", "MEMORY", "HEALTH"]
+    assert lines[1][5:] == ["-", "-/80", "GiB", "ok"]
+    assert lines[2][5:] == ["75%", "3/80", "GiB", "ok"]
     assert lines[3] == ["2", "nodes", "4", "0", "75%", "3/160", "GiB", "ok"]
 
 
@@ -92,6 +91,47 @@ def test_what_keeps_a_node_from_being_used_is_said_below_the_table() -> None:
     ]
     assert "1/2 healthy" in shown([ill])
     assert "untrusted" in shown([untrusted])
+
+
+def test_a_closed_gpu_is_counted_though_it_is_healthy() -> None:
+    assert "1/2 closed" in shown([a_node("n1", closed_gpus=(ClosedGpu("GPU-0", "two owners"),))])
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_nothing_is_cut_in_a_pipe_however_narrow_the_terminal_was(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, reason = "a-node-with-quite-a-long-name-in-zone-a", "the node agent is silent"
+    snapshot = ClusterSnapshot(StreamVersion("e", 1), {"u": a_node(name, untrusted_reasons=(reason,))})
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(status, "find_endpoint", lambda *_: None)
+    monkeypatch.setattr(status, "read_cluster", lambda *_: snapshot)
+
+    status.status()
+
+    header, row, _, problem = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["NODE", "MODE", "MODEL"]
+    assert row.split() == [name, "gpuloom", MODEL, "2", "0", "-", "-/80", "GiB", "untrusted"]
+    assert problem == f"{name}: {reason}"
+
+
+def test_a_program_gets_every_pair_of_gpus_and_every_slice() -> None:
+    cut = a_gpu(1, mig_enabled=True, mig_instances=(MigInstance(MigPlacement(0, "1g.5gb"), 1, 4_864),))
+
+    (node,) = topology_document([a_node("n1", a_gpu(0), cut)])["nodes"]
+
+    assert (node["node"], node["mode"], node["nvswitch"]) == ("n1", "gpuloom", False)
+    assert node["links"] == [{"gpus": [0, 1], "nvlinks": 12, "pcie": "PIX"}]
+    assert [gpu["mig_enabled"] for gpu in node["gpus"]] == [False, True]
+    assert node["gpus"][1]["mig_instances"][0]["profile"] == "1g.5gb"
+
+
+def test_links_that_are_not_known_are_null_for_a_program() -> None:
+    facts = a_node("n1")
+
+    (node,) = topology_document([replace(facts, state=replace(facts.state, topology=None))])["nodes"]
+
+    assert node["links"] is None
 
 
 def test_an_empty_cluster_is_a_table_too() -> None:
@@ -114,6 +154,18 @@ def test_a_node_is_drawn_with_owners_links_and_numa_nodes() -> None:
     assert "team/train  500 milli" in text
     assert [line.split() for line in picture if line.startswith("  GPU0 ")] == [["GPU0", "X", "NV12", "PIX"]]
     assert picture[-1] == "  NV#: # NVLinks, PIX: one PCIe switch"
+
+
+def test_the_kubelets_choice_is_drawn_in_place_of_the_prediction() -> None:
+    predicted = a_node(allocations=given(AllocatedDevice(DeviceRef("GPU-0"), 1000, 40_960), advisory=True))
+    chosen = (Holder(POD, "main", (DeviceRef("GPU-1"),), HolderSource.KUBELET),)
+    decided = replace(predicted, state=replace(predicted.state, holders=chosen))
+
+    before, after = "\n".join(node_picture(predicted)), "\n".join(node_picture(decided))
+
+    assert "team/train  1000 milli  (predicted)" in before
+    assert "(predicted)" not in after
+    assert after.index("GPU-1") < after.index("team/train  1000 milli")
 
 
 def test_slices_are_drawn_where_they_are_and_free_ones_too() -> None:

@@ -64,7 +64,19 @@ def test_the_text_says_where_pods_went_and_why_others_wait() -> None:
     assert "5 on gpuloom nodes, 4 on nvidia nodes" in text
     assert "2  not enough free GPUs: 8 asked" in text
     assert "extender 1" in text
-    assert "NOT WELL" not in text
+    assert "FAILED" not in text
+
+
+def test_faults_that_were_injected_are_told_and_make_no_run_bad() -> None:
+    summary = replace(GOOD, faults=("discovery was killed",))
+
+    assert summary.exit_code == 0
+    assert "discovery was killed" in as_text(summary)
+    assert as_json(summary)["faults"] == ["discovery was killed"]
+
+
+def test_a_bad_run_says_what_failed() -> None:
+    assert as_text(replace(GOOD, pods=PodCounts())).endswith("\nFAILED: no pod was placed")
 
 
 def test_the_json_has_the_same_numbers() -> None:

@@ -1,6 +1,8 @@
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import NodeMode
-from gpuloom.sim.audit import AuditReport, FindingKind, audit, audit_machine
+from gpuloom.sim.audit import AuditReport, FindingKind, LiveAudit, audit, audit_machine
 from gpuloom.sim.journal import (
     EntryKind,
     Journal,
@@ -117,6 +119,28 @@ def test_a_refusal_for_lack_of_cards_is_overbooking() -> None:
     assert kinds(overbooked) == [FindingKind.OVERBOOKED]
     assert faulty_card.clean
     assert faulty_card.refusals == ("n1: team-a/b: too few",)
+
+
+@given(st.lists(st.integers(0, 2000), max_size=6))
+def test_a_journal_that_is_read_while_it_grows_is_judged_as_the_whole_one(cuts: list[int]) -> None:
+    first, second = whole(UUIDS[0], CARD_MIB), whole(UUIDS[1], CARD_MIB)
+    entries = [start("a", first), start("b", first), end("a", first), end("z", second), start("c", second)]
+    content = b'{"seq": \n' + b"".join(
+        encode_entry(replace(entry, sequence=number)) for number, entry in enumerate(entries, start=1)
+    )
+    with TemporaryDirectory() as directory:
+        machine = a_machine(Path(directory), "n1", NodeMode.GPULOOM)
+        live = LiveAudit(Path(directory))
+        for cut in sorted(cuts):
+            machine.journal_path.write_bytes(content[:cut])
+            live.report()
+        machine.journal_path.write_bytes(content)
+
+        seen, judged = live.report(), audit(Path(directory))
+
+    assert (seen.starts, seen.ends) == (judged.starts, judged.ends) == (3, 2)
+    assert set(seen.findings) == set(judged.findings)
+    assert len(seen.double_bookings) == 1
 
 
 def test_a_torn_last_line_is_fine_but_a_corrupt_middle_one_is_reported() -> None:

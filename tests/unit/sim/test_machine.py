@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuloom.catalog import load_catalog
 from gpuloom.errors import InvalidRequestError, NotFoundError
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode
-from gpuloom.sim.cluster import create_machines, plan_machines
+from gpuloom.sim.cluster import create_machines, plan_machines, with_mig_slices
+from gpuloom.sim.hardware import assemble
 from gpuloom.sim.load import Faults, GpuFault, LoadProfile, RunningContainer, readings
 from gpuloom.sim.machine import Machine, find_machines
 from tests.unit.sim.builders import a_machine, a_ref, a_spec, hardware, hosted, share, whole
@@ -152,6 +154,22 @@ def test_a_planned_fleet_is_mixed_named_once_and_repeatable(count: int, seed: in
     assert abs(2 * nvidia - count) <= 1
     assert len({spec.node for spec in plan}) == count
     assert len({spec.gpu_model for spec in plan}) >= min(count, 5)
+
+
+@given(count=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_a_run_has_mig_slices_beside_whole_gpus_on_nodes_of_nvidias_plugin(count: int, seed: int) -> None:
+    plan = plan_machines(count, seed)
+
+    cut = with_mig_slices(plan)
+
+    built = [assemble(new, load_catalog()) for old, new in zip(plan, cut, strict=True) if old != new]
+    assert len(cut) == count
+    assert built or count < 12
+    for machine in built:
+        resources = machine.plugin_devices()
+        assert machine.spec.mode is NodeMode.NVIDIA
+        assert len(resources["nvidia.com/gpu"]) == machine.spec.gpu_count // 2
+        assert any(name.startswith("nvidia.com/mig-3g") for name in resources)
 
 
 def test_planned_machines_can_be_built(tmp_path: Path) -> None:

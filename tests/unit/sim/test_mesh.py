@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.errors import ConflictError, InvalidRequestError
-from gpuloom.kube.access import access_from_kubeconfig
+from gpuloom.kube.access import KubeAccess, access_from_kubeconfig
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.resources import CONFIGMAPS
 from gpuloom.runtime.clock import FakeClock
+from gpuloom.runtime.config import load_config
 from gpuloom.sim.cluster import plan_machines
+from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubelet.podresources import MAX_SOCKET_PATH_BYTES
 from gpuloom.sim.machine import SOCKET_FILE
 from gpuloom.sim.mesh import (
@@ -30,6 +34,7 @@ from gpuloom.sim.mesh import (
 from gpuloom.sim.ports import HOST, free_ports
 from gpuloom.sim.run_directory import MARKER_FILE, RunDirectory, open_run_directory
 from gpuloom.sim.supervisor import Supervisor
+from services.scheduler_extender.config import LeadershipConfig
 
 
 def a_plan(directory: Path, nodes: int = 3) -> MeshPlan:
@@ -75,12 +80,38 @@ def test_every_service_has_its_own_ports_and_its_own_certificate(tmp_path: Path)
 
     services = [spec for stage in plan.stages for spec in stage if "GPULOOM_HTTP_PORT" in spec.environment]
 
-    ports = [spec.environment[key] for spec in services for key in ("GPULOOM_HTTP_PORT", "GPULOOM_GRPC_PORT")]
-    assert len(set(ports)) == len(ports)
+    keys = ("GPULOOM_HTTP_PORT", "GPULOOM_GRPC_PORT", "GPULOOM_AGENT_EXPORTER_PORT")
+    ports = [spec.environment[key] for spec in services for key in keys if key in spec.environment]
+    assert len(set(ports)) == len(ports) == 2 * len(services) + 3
     certificates = {spec.name: Path(spec.environment["GPULOOM_TLS_CERT_FILE"]).name for spec in services}
     assert certificates.pop("discovery") == "discovery.crt"
     assert certificates.pop("extender") == "scheduler_extender.crt"
     assert set(certificates.values()) == {"node_agent.crt"}
+
+
+@pytest.mark.parametrize("nodes", [3, 100])
+def test_every_agent_process_exports_gpu_metrics_where_the_plan_says(tmp_path: Path, nodes: int) -> None:
+    plan = a_plan(tmp_path, nodes)
+
+    agents = [spec.environment for spec in plan.stages[1][1:]]
+
+    assert {agent["GPULOOM_AGENT_EXPORTER"] for agent in agents} == {"on"}
+    assert plan.exporter_urls == tuple(
+        f"http://{HOST}:{agent['GPULOOM_AGENT_EXPORTER_PORT']}/metrics" for agent in agents
+    )
+
+
+async def test_what_services_keep_has_a_namespace_in_a_fresh_cluster(tmp_path: Path) -> None:
+    discovery, extender = (spec.environment for spec in a_plan(tmp_path).stages[2])
+    namespaces = {
+        discovery["GPULOOM_DISCOVERY_LEASE_NAMESPACE"],
+        load_config(LeadershipConfig, extender).namespace(),
+    }
+    async with SimKubeApi() as api, KubeClient(KubeAccess(api.url), FakeClock()) as client:
+        for namespace in namespaces:
+            learned = {"metadata": {"name": "kept", "namespace": namespace}, "data": {}}
+
+            assert await client.create(CONFIGMAPS, learned)
 
 
 def test_the_users_own_settings_reach_no_process() -> None:

@@ -97,12 +97,24 @@ def test_every_resource_of_the_plan_is_managed() -> None:
     assert {name for pod in first(WorkloadPlan(SIZE, 1), 500) for name in limits(pod)} <= managed
 
 
+def test_slices_are_asked_for_as_often_as_there_are_such_and_kept_busy() -> None:
+    slices = (("nvidia.com/mig-1g.10gb", 30), ("nvidia.com/mig-3g.40gb", 10))
+    size = ClusterSize(16, 16, 8, 8, slices)
+
+    plans = [first(WorkloadPlan(size, seed), 3000) for seed in range(4)]
+
+    for resource, count in slices:
+        assert 0.6 < fmean(load(pods, resource, 1) / count for pods in plans) < 1.2
+    assert 0.6 < fmean(load(pods, "nvidia.com/gpu", 1) / 16 for pods in plans) < 1.2
+
+
 def test_the_size_of_a_cluster_is_what_its_nodes_offer() -> None:
     nodes = [
         a_node("a", {"nvidia.com/gpu": "8"}),
         a_node("b", {"nvidia.com/gpu": "4"}),
         a_node("c", {"gpuloom.dev/gpu-milli": "8000"}),
         a_node("d", {"gpuloom.dev/gpu-milli": "broken"}),
+        a_node("e", {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-3g.40gb": "0"}),
     ]
 
-    assert cluster_size(nodes) == ClusterSize(12, 8, 8, 8)
+    assert cluster_size(nodes) == ClusterSize(12, 8, 8, 8, (("nvidia.com/mig-1g.10gb", 7),))
