@@ -34,6 +34,7 @@ class HolderSource(StrEnum):
     RUNTIME = "runtime"
     PROCESS = "process"
     ENVIRONMENT = "environment"
+    CLAIM = "claim"
 
 
 @dataclass(frozen=True, slots=True, order=True)
