@@ -10,17 +10,19 @@ The rules, each of which prevents a double allocation:
     devices, and an attempt on another node may hold others beside it, until one of them is observed.
   - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`).
   - Whatever a node shows as held counts, whether or not there is a pod for it.
+  - A node gives nothing out while somebody holds what was given in another mode (see `modes.py`).
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.ledger import EntryState, LedgerEntry
 from gpuloom.model.node import PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
+from services.scheduler_extender.modes import mode_of_allocation, mode_of_pod
 from services.scheduler_extender.occupancy import Claim, held_claims, with_holders
 from services.scheduler_extender.releases import Release, Releases
 
@@ -158,7 +160,14 @@ class Ledger:
             if not self._releases.finished(uid):
                 claim = self._pod_claim(pod)
                 left.append(
-                    Release(pod.ref, pod.node_name, pod.terminal, claim.devices, claim.advisory),
+                    Release(
+                        pod.ref,
+                        pod.node_name,
+                        pod.terminal,
+                        claim.devices,
+                        claim.advisory,
+                        mode=claim.mode,
+                    ),
                 )
         self._releases.forget_finished(uid)
         for release in left:
@@ -293,25 +302,30 @@ class Ledger:
                 EntryState.IN_FLIGHT,
                 attempt.allocation.devices,
                 advisory=attempt.allocation.advisory,
+                mode=mode_of_allocation(attempt.allocation),
             )
         for uid in self._pods_by_node.get(node_name, ()):
             if not self._releases.finished(uid):
                 yield self._pod_claim(self._pods[uid])
         for release in self._releases.on_node(node_name):
             if release.pod.uid not in self._pods_by_node.get(node_name, ()):
-                yield Claim(release.pod, EntryState.RELEASING, release.devices, advisory=release.advisory)
+                yield Claim(
+                    release.pod,
+                    EntryState.RELEASING,
+                    release.devices,
+                    advisory=release.advisory,
+                    mode=release.mode,
+                )
 
     def _pod_claim(self, pod: ObservedPod) -> Claim:
         state = EntryState.RELEASING if pod.terminal else EntryState.OBSERVED
+        mode = mode_of_pod(pod.request, pod.allocation)
+        unknown = Claim(pod.ref, state, None, wanted=_wanted(pod), problem=pod.problem, mode=mode)
         if pod.allocation is None or pod.problem:
-            return Claim(pod.ref, state, None, wanted=_wanted(pod), problem=pod.problem)
-        node_uid = self._node_uid.get(pod.node_name)
-        if pod.allocation.node_uid != node_uid:
-            problem = "its allocation names another node"
-            return Claim(pod.ref, state, None, wanted=_wanted(pod), problem=problem)
-        return Claim(
-            pod.ref, state, pod.allocation.devices, wanted=_wanted(pod), advisory=pod.allocation.advisory
-        )
+            return unknown
+        if pod.allocation.node_uid != self._node_uid.get(pod.node_name):
+            return replace(unknown, problem="its allocation names another node")
+        return replace(unknown, devices=pod.allocation.devices, advisory=pod.allocation.advisory)
 
     def _await_release(self, release: Release, now_s: float) -> None:
         self._touched.add(release.node_name)
@@ -363,7 +377,12 @@ def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:
 def _release(attempt: Attempt) -> Release:
     given = attempt.allocation
     return Release(
-        attempt.pod, attempt.node_name, terminal=False, devices=given.devices, advisory=given.advisory
+        attempt.pod,
+        attempt.node_name,
+        terminal=False,
+        devices=given.devices,
+        advisory=given.advisory,
+        mode=mode_of_allocation(given),
     )
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
-from gpuloom.model.node import Holder, PodRef
+from gpuloom.model.node import Holder, NodeMode, PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
+from services.scheduler_extender.modes import mode_of_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Claim:
 
     `devices` None: not known which, so it may be any. `wanted` is the number of devices its request asks
     for, None if that is not known. `confirmed`: the node itself shows these devices as held by this owner.
+    `mode` is that in which its devices are given, UNKNOWN if nobody knows.
     """
 
     pod: PodRef
@@ -32,6 +34,12 @@ class Claim:
     advisory: bool = False
     confirmed: bool = False
     problem: str = ""
+    mode: NodeMode = NodeMode.UNKNOWN
+
+    @property
+    def unaccounted(self) -> bool:
+        """Whether a pod holds devices of which neither the ledger nor its node knows who gave them."""
+        return self.state is EntryState.HELD and self.mode is NodeMode.UNKNOWN and bool(self.pod.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ def held_claims(holders: Iterable[Holder], owners: frozenset[str] | set[str]) ->
             EntryState.HELD,
             tuple(_whole(device) for device in holder.devices),
             confirmed=True,
+            mode=mode_of_holder(holder),
         )
         for holder in holders
         if not holder.pod.uid or holder.pod.uid not in owners

@@ -15,8 +15,7 @@ from gpuloom.errors import (
     UnavailableError,
 )
 from gpuloom.model.node import NodeMode, PodRef
-from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
-from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
+from tests.unit.scheduler_extender.arenas import ARENAS, HALF, MIXED_ARENAS, ONE, SLICE
 from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.machines import Machine, Owed
 from tests.unit.scheduler_extender.world import World
@@ -25,24 +24,13 @@ Item = TypeVar("Item")
 Draw = Callable[[int], int]
 """A number from 0 to below its argument: chance, or what hypothesis wants."""
 
-THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "all")
+THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "modes", "all")
 LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
 USUAL_LENGTH = 60
 NAMES = ("a", "b", "c", "d")
 EVERYTHING = 1000
-
-HALF, SLICE = gpuloom_share(500), gpuloom_share(501)
-MIG = {f"{RESOURCE_NVIDIA_MIG_PREFIX}3g.20gb": "1"}
-ONE, TWO = nvidia_cards(1), nvidia_cards(2)
-
-# Small clusters, and pods that get in each other's way there.
-ARENAS: tuple[tuple[tuple[str, ...], tuple[dict[str, str], ...]], ...] = (
-    (("g1",), (gpuloom_share(1000), HALF)),
-    (("g1", "g2"), (gpuloom_share(700), gpuloom_share(300, 30_000), gpuloom_share(1000), SLICE)),
-    (("v1",), (ONE, TWO)),
-    (("v2",), (ONE, ONE, MIG)),
-    (("v1", "v2"), (ONE, TWO)),
-)
+INCLUDED = {"modes": {"ends", "takeovers"}}
+"""Themes that have all the moves of others, too."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +57,11 @@ def move(
 class Game:
     def __init__(self, draw: Draw, theme: str = "") -> None:
         self.theme = theme or _pick(THEMES, draw)
-        nodes, self._kinds = _pick(ARENAS, draw)
+        nodes, self._kinds = _pick(MIXED_ARENAS if self.theme == "modes" else ARENAS, draw)
         self.world = World(nodes)
         self.length = LENGTHS.get(self.theme, USUAL_LENGTH)
-        self._moves = [name for name, entry in MOVES.items() if self.theme in entry.themes]
+        themes = {self.theme} | INCLUDED.get(self.theme, set())
+        self._moves = [name for name, entry in MOVES.items() if themes.intersection(entry.themes)]
 
     def choices(self) -> list[str]:
         """The moves that are possible now, each as often as it weighs."""
@@ -289,6 +278,27 @@ class Game:
         if draw(2):
             self.world.replica.hear_nodes()
 
+    @move("modes")
+    def a_node_changes_its_mode(self, draw: Draw) -> None:
+        """With whatever runs there."""
+        machine = _pick(self.machines(), draw)
+        self.world.change_mode(machine)
+        if draw(3):
+            machine.report(self.world.clock.elapsed_s)
+            self.world.hear_facts()
+
+    @move("modes", weight=1, when=lambda game: not game.is_anything_under_way())
+    def a_resource_claim_takes_a_card(self, draw: Draw) -> None:
+        machine = _pick(self.machines(), draw)
+        free = machine.may_be_claimed()
+        if free:
+            self.world.claim(machine, _pick(free, draw))
+
+    @move("modes", weight=1, when=lambda game: any(machine.claimed for machine in game.machines()))
+    def a_resource_claim_is_given_back(self, draw: Draw) -> None:
+        machine = _pick([machine for machine in self.machines() if machine.claimed], draw)
+        del machine.claimed[_pick(sorted(machine.claimed), draw)]
+
     @move("takeovers", weight=1, when=lambda game: game.world.may_start_afresh())
     def all_extenders_are_replaced(self, draw: Draw) -> None:
         self.world.crash()
@@ -335,9 +345,15 @@ class Game:
             machine.mode is NodeMode.NVIDIA
             and name not in self.world.api.pods
             and self.world.has_room(machine)
+            and not machine.held_elsewhere
         ):
             self.world.create(name, ONE, node=machine.name)
             self.world.replica.hear_pods(EVERYTHING)
+
+    def is_anything_under_way(self) -> bool:
+        """A bind, or facts that nobody hears now."""
+        world = self.world
+        return bool(world.tasks or world.on_their_way or world.silent_since_s is not None)
 
     def machines(self) -> list[Machine]:
         return list(self.world.machines.values())
