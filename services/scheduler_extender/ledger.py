@@ -22,7 +22,7 @@ from gpuloom.model.ledger import EntryState, LedgerEntry
 from gpuloom.model.node import PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
-from services.scheduler_extender.modes import mode_of_allocation, mode_of_pod
+from services.scheduler_extender.modes import mode_of_pod
 from services.scheduler_extender.occupancy import Claim, held_claims, with_holders
 from services.scheduler_extender.releases import Release, Releases
 
@@ -302,7 +302,7 @@ class Ledger:
                 EntryState.IN_FLIGHT,
                 attempt.allocation.devices,
                 advisory=attempt.allocation.advisory,
-                mode=mode_of_allocation(attempt.allocation),
+                mode=attempt.allocation.mode,
             )
         for uid in self._pods_by_node.get(node_name, ()):
             if not self._releases.finished(uid):
@@ -382,7 +382,7 @@ def _release(attempt: Attempt) -> Release:
         terminal=False,
         devices=given.devices,
         advisory=given.advisory,
-        mode=mode_of_allocation(given),
+        mode=given.mode,
     )
 
 

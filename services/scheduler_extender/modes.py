@@ -11,31 +11,16 @@ from gpuloom.model.allocation import Allocation
 from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
 from gpuloom.model.request import Authority, PodRequest
 
-_BY_SOURCE = {
-    HolderSource.KUBELET: NodeMode.NVIDIA,
-    HolderSource.RUNTIME: NodeMode.GPULOOM,
-    HolderSource.ENVIRONMENT: NodeMode.GPULOOM,
-}
 _BY_AUTHORITY = {Authority.NVIDIA: NodeMode.NVIDIA, Authority.GPULOOM: NodeMode.GPULOOM}
 
 _NAMED = 3
 
 
-def mode_of_allocation(allocation: Allocation) -> NodeMode:
-    """A prediction is made only for what the device plugin chooses."""
-    return NodeMode.NVIDIA if allocation.advisory else NodeMode.GPULOOM
-
-
 def mode_of_pod(request: PodRequest | None, allocation: Allocation | None) -> NodeMode:
     """What it was given counts before what it asks for; UNKNOWN if neither can be read."""
     if allocation is not None:
-        return mode_of_allocation(allocation)
+        return allocation.mode
     return NodeMode.UNKNOWN if request is None else _BY_AUTHORITY[request.gpu.authority]
-
-
-def mode_of_holder(holder: Holder) -> NodeMode:
-    """UNKNOWN for what is seen by processes: those don't tell who gave the device."""
-    return _BY_SOURCE.get(holder.source, NodeMode.UNKNOWN)
 
 
 def mode_conflict(

@@ -15,7 +15,6 @@ from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Holder, NodeMode, PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
-from services.scheduler_extender.modes import mode_of_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def held_claims(holders: Iterable[Holder], owners: frozenset[str] | set[str]) ->
             EntryState.HELD,
             tuple(_whole(device) for device in holder.devices),
             confirmed=True,
-            mode=mode_of_holder(holder),
+            mode=holder.source.mode,
         )
         for holder in holders
         if not holder.pod.uid or holder.pod.uid not in owners

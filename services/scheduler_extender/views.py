@@ -17,6 +17,7 @@ from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Delivery, NodeMode, NodeState
+from gpuloom.model.snapshot import CLAIMED_GPU, MODE_CHANGED
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet
 from gpuloom.placement.potential import Prices, neutral_prices
@@ -262,9 +263,11 @@ class Views:
         facts = self._ledger.facts(node_name)
         if facts is None:
             return _closed(node_name, uid, NO_FACTS)
-        if not facts.trusted:
-            return _closed(node_name, uid, facts.untrusted_reasons[0])
         state = facts.state
+        if not facts.trusted:
+            reason = facts.untrusted_reasons[0]
+            named = self._mode_reason(state, claims) if reason in (MODE_CHANGED, CLAIMED_GPU) else ""
+            return _closed(node_name, uid, named or reason)
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         taken = taken_by(claims, gpus)
         closed = {gpu.gpu_uuid: gpu.reason for gpu in facts.closed_gpus}

@@ -254,7 +254,8 @@ def test_on_an_nvidia_node_a_process_on_a_gpu_that_the_kubelet_gave_to_nobody_cl
 
 @pytest.mark.parametrize("source", [HolderSource.RUNTIME, KUBELET, PROCESS])
 def test_a_pod_just_deleted_may_be_listed_for_a_while(source: HolderSource) -> None:
-    state = two_gpus(held("gone", source=source))
+    mode = NodeMode.NVIDIA if source is KUBELET else NodeMode.GPULOOM
+    state = two_gpus(held("gone", source=source), mode=mode)
 
     assert at_once(state) == set()
     assert settled(state) == {(Cause.HOLDER_WITHOUT_POD, "GPU-a")}

@@ -4,6 +4,7 @@ import pytest
 
 from gpuloom.kube.cache import Change
 from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
+from gpuloom.model.snapshot import MODE_CHANGED
 from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.state import ClusterState
 from tests.unit.scheduler_extender.builders import (
@@ -26,6 +27,7 @@ BOTH_WAYS = pytest.mark.parametrize(
     ("before", "after"),
     [(NodeMode.GPULOOM, NodeMode.NVIDIA), (NodeMode.NVIDIA, NodeMode.GPULOOM)],
 )
+CHANGED = "the node changed from gpuloom to nvidia while"
 ASKED = {NodeMode.GPULOOM: gpuloom_share(1000), NodeMode.NVIDIA: nvidia_cards(1)}
 
 
@@ -37,8 +39,9 @@ class Cluster:
         self.state = ClusterState(Ledger(SETTLE_S), lambda: False, self.clock)
         self.state.observe_node(Change(None, a_node("node")))
 
-    def show(self, mode: NodeMode, *holders: Holder) -> None:
-        self.state.observe_facts("uid-node", some_facts("node", *CARDS, mode=mode, holders=holders))
+    def show(self, mode: NodeMode, *holders: Holder, untrusted: str = "") -> None:
+        facts = some_facts("node", *CARDS, mode=mode, holders=holders, untrusted=untrusted)
+        self.state.observe_facts("uid-node", facts)
 
     def run(self, name: str, mode: NodeMode, phase: str = "Running") -> PodRef:
         ref = a_ref(name)
@@ -118,6 +121,25 @@ def test_a_container_that_runs_on_from_the_old_mode_closes_the_node_though_its_p
 
     assert "pod default/gone holds GPUs; drain them" in while_it_runs
     assert cluster.closed_reason() == ""
+
+
+@pytest.mark.parametrize(
+    ("untrusted", "told"),
+    [
+        (
+            MODE_CHANGED,
+            "the node changed from gpuloom to nvidia while pod default/train holds GPUs; drain them",
+        ),
+        ("the node agent is silent", "the node agent is silent"),
+    ],
+)
+def test_where_discovery_closes_the_node_for_its_mode_the_pods_are_named(untrusted: str, told: str) -> None:
+    cluster = Cluster()
+    cluster.run("train", NodeMode.GPULOOM)
+
+    cluster.show(NodeMode.NVIDIA, untrusted=untrusted)
+
+    assert cluster.closed_reason() == told
 
 
 def test_that_a_node_no_longer_lists_a_vanished_pod_means_little_after_it_changed_its_mode() -> None:
