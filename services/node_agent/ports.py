@@ -22,17 +22,25 @@ class GpuDriver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """Devices that the kubelet gave to a container; a pod is named, not identified, here."""
+    """Devices that a container got through the kubelet; a pod is named, not identified, here.
+
+    `devices` were given by device plugins, `claimed` ones by DRA drivers.
+    """
 
     namespace: str
     name: str
     container: str
     devices: tuple[DeviceRef, ...]
+    claimed: tuple[DeviceRef, ...] = ()
+
+    @property
+    def all_devices(self) -> tuple[DeviceRef, ...]:
+        return self.devices + self.claimed
 
 
 class Kubelet(Protocol):
     async def pod_devices(self) -> tuple[PodDevices, ...]:
-        """What the device plugins gave. Raise UnavailableError if the kubelet does not answer."""
+        """What device plugins and DRA drivers gave. Raise UnavailableError if the kubelet does not answer."""
 
 
 class Runtime(Protocol):
