@@ -1,9 +1,17 @@
-"""Small clusters for the games: the names of their nodes, and what their pods ask for."""
+"""What games are about and how long they are, and the small clusters that they are played in."""
 
 from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
 
 Arena = tuple[tuple[str, ...], tuple[dict[str, str], ...]]
+
+THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "modes", "all")
+LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
+USUAL_LENGTH = 60
+NAMES = ("a", "b", "c", "d")
+EVERYTHING = 1000
+INCLUDED = {"modes": {"ends", "takeovers"}}
+"""Themes that have all the moves of others, too."""
 
 HALF, SLICE = gpuloom_share(500), gpuloom_share(501)
 MIG = {f"{RESOURCE_NVIDIA_MIG_PREFIX}3g.20gb": "1"}
@@ -23,3 +31,7 @@ MIXED_ARENAS: tuple[Arena, ...] = (
     (("v1",), (ONE, TWO, gpuloom_share(2000), HALF)),
     (("g2",), (ONE, HALF, SLICE, MIG)),
 )
+
+
+def of_theme(theme: str) -> tuple[Arena, ...]:
+    return MIXED_ARENAS if theme == "modes" else ARENAS

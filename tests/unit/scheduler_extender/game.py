@@ -15,7 +15,8 @@ from gpuloom.errors import (
     UnavailableError,
 )
 from gpuloom.model.node import NodeMode, PodRef
-from tests.unit.scheduler_extender.arenas import ARENAS, HALF, MIXED_ARENAS, ONE, SLICE
+from tests.unit.scheduler_extender import arenas
+from tests.unit.scheduler_extender.arenas import EVERYTHING, HALF, NAMES, ONE, SLICE
 from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.machines import Machine, Owed
 from tests.unit.scheduler_extender.world import World
@@ -23,14 +24,6 @@ from tests.unit.scheduler_extender.world import World
 Item = TypeVar("Item")
 Draw = Callable[[int], int]
 """A number from 0 to below its argument: chance, or what hypothesis wants."""
-
-THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "modes", "all")
-LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
-USUAL_LENGTH = 60
-NAMES = ("a", "b", "c", "d")
-EVERYTHING = 1000
-INCLUDED = {"modes": {"ends", "takeovers"}}
-"""Themes that have all the moves of others, too."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +49,11 @@ def move(
 
 class Game:
     def __init__(self, draw: Draw, theme: str = "") -> None:
-        self.theme = theme or _pick(THEMES, draw)
-        nodes, self._kinds = _pick(MIXED_ARENAS if self.theme == "modes" else ARENAS, draw)
+        self.theme = theme or _pick(arenas.THEMES, draw)
+        nodes, self._kinds = _pick(arenas.of_theme(self.theme), draw)
         self.world = World(nodes)
-        self.length = LENGTHS.get(self.theme, USUAL_LENGTH)
-        themes = {self.theme} | INCLUDED.get(self.theme, set())
+        self.length = arenas.LENGTHS.get(self.theme, arenas.USUAL_LENGTH)
+        themes = {self.theme} | arenas.INCLUDED.get(self.theme, set())
         self._moves = [name for name, entry in MOVES.items() if themes.intersection(entry.themes)]
 
     def choices(self) -> list[str]:
@@ -290,8 +283,7 @@ class Game:
     @move("modes", weight=1, when=lambda game: not game.is_anything_under_way())
     def a_resource_claim_takes_a_card(self, draw: Draw) -> None:
         machine = _pick(self.machines(), draw)
-        free = machine.may_be_claimed()
-        if free:
+        if free := machine.may_be_claimed():
             self.world.claim(machine, _pick(free, draw))
 
     @move("modes", weight=1, when=lambda game: any(machine.claimed for machine in game.machines()))
@@ -352,8 +344,7 @@ class Game:
 
     def is_anything_under_way(self) -> bool:
         """A bind, or facts that nobody hears now."""
-        world = self.world
-        return bool(world.tasks or world.on_their_way or world.silent_since_s is not None)
+        return bool(self.world.tasks or self.world.on_their_way) or self.world.silent_since_s is not None
 
     def machines(self) -> list[Machine]:
         return list(self.world.machines.values())
