@@ -36,6 +36,7 @@ _SOURCE = {
     pb.HOLDER_SOURCE_RUNTIME: HolderSource.RUNTIME,
     pb.HOLDER_SOURCE_PROCESS: HolderSource.PROCESS,
     pb.HOLDER_SOURCE_ENVIRONMENT: HolderSource.ENVIRONMENT,
+    pb.HOLDER_SOURCE_CLAIM: HolderSource.CLAIM,
 }
 _SOURCE_TO_PROTO = {model: proto for proto, model in _SOURCE.items()}
 

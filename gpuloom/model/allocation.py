@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.node import NodeMode
 
 ALLOCATION_VERSION = 1
 
@@ -28,3 +29,8 @@ class Allocation:
     container: str
     advisory: bool
     devices: tuple[AllocatedDevice, ...]
+
+    @property
+    def mode(self) -> NodeMode:
+        """That of the nodes on which such a record is made: predictions only where the plugin chooses."""
+        return NodeMode.NVIDIA if self.advisory else NodeMode.GPULOOM

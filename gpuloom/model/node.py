@@ -34,6 +34,15 @@ class HolderSource(StrEnum):
     RUNTIME = "runtime"
     PROCESS = "process"
     ENVIRONMENT = "environment"
+    CLAIM = "claim"
+
+    @property
+    def mode(self) -> NodeMode:
+        """In which devices are given this way; UNKNOWN if it does not tell, or if no mode gives them so."""
+        if self is HolderSource.KUBELET:
+            return NodeMode.NVIDIA
+        is_ours = self in (HolderSource.RUNTIME, HolderSource.ENVIRONMENT)
+        return NodeMode.GPULOOM if is_ours else NodeMode.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,6 +7,10 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.node import NodeState, PodRef
 from gpuloom.model.version import StreamVersion
 
+MODE_CHANGED = "pods hold GPUs that were given out before the node changed its mode: drain them"
+CLAIMED_GPU = "a DRA driver gives out GPUs of the node beside GPULoom: delete the pods that claim them"
+"""Reasons of discovery's that the extender tells of with the names of the pods."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Taint:

@@ -38,6 +38,7 @@ __all__ = [
     "DeviceProcess",
     "Faults",
     "GpuFault",
+    "HostedClaim",
     "HostedContainer",
     "HostedPod",
     "Machine",
@@ -57,9 +58,19 @@ Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
+class HostedClaim:
+    """A device that a DRA driver gave; `held` is the GPU it is, None if it is none."""
+
+    driver: str
+    device: str
+    held: AllocatedDevice | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HostedContainer:
     name: str
     devices: tuple[AllocatedDevice, ...] = ()
+    claims: tuple[HostedClaim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,13 @@ class HostedPod:
 
     @property
     def devices(self) -> tuple[AllocatedDevice, ...]:
+        """All that it holds, whoever gave it."""
+        claims = (claim for container in self.containers for claim in container.claims)
+        return self.given + tuple(claim.held for claim in claims if claim.held is not None)
+
+    @property
+    def given(self) -> tuple[AllocatedDevice, ...]:
+        """What the device plugin gave, or an allocation."""
         return tuple(device for container in self.containers for device in container.devices)
 
 
@@ -223,7 +241,11 @@ def _hosted_to_json(hosted: HostedPod) -> dict[str, Any]:
     return {
         "pod": {"uid": hosted.pod.uid, "namespace": hosted.pod.namespace, "name": hosted.pod.name},
         "containers": [
-            {"name": container.name, "devices": [device_to_json(device) for device in container.devices]}
+            {
+                "name": container.name,
+                "devices": [device_to_json(device) for device in container.devices],
+                "claims": [_claim_to_json(claim) for claim in container.claims],
+            }
             for container in hosted.containers
         ],
         "load": {
@@ -252,7 +274,9 @@ def _hosted_pod(entry: Mapping[str, Any]) -> HostedPod:
         pod=PodRef(str(pod["namespace"]), str(pod["name"]), str(pod["uid"])),
         containers=tuple(
             HostedContainer(
-                str(container["name"]), tuple(device_from_json(device) for device in container["devices"])
+                str(container["name"]),
+                tuple(device_from_json(device) for device in container["devices"]),
+                tuple(_claim(claim) for claim in container.get("claims", ())),
             )
             for container in entry["containers"]
         ),
@@ -266,6 +290,16 @@ def _hosted_pod(entry: Mapping[str, Any]) -> HostedPod:
         reason=str(entry["reason"]),
         message=str(entry["message"]),
     )
+
+
+def _claim_to_json(claim: HostedClaim) -> dict[str, Any]:
+    held = None if claim.held is None else device_to_json(claim.held)
+    return {"driver": claim.driver, "device": claim.device, "held": held}
+
+
+def _claim(entry: Mapping[str, Any]) -> HostedClaim:
+    held = None if entry["held"] is None else device_from_json(entry["held"])
+    return HostedClaim(str(entry["driver"]), str(entry["device"]), held)
 
 
 def _optional_seconds(value: Any) -> float | None:

@@ -166,6 +166,10 @@ class _HolderSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HolderSo
     """The driver's process list, and nobody else: a pod that was not given the device, or no pod at all."""
     HOLDER_SOURCE_ENVIRONMENT: _HolderSource.ValueType  # 4
     """The pod's own environment, which the nvidia runtime reads."""
+    HOLDER_SOURCE_CLAIM: _HolderSource.ValueType  # 14
+    """The kubelet's PodResources: a DRA driver gave it, by a resource claim. A device that could not be resolved
+    to a GPU has "driver/pool/device" in place of the GPU's UUID.
+    """
 
 class HolderSource(_HolderSource, metaclass=_HolderSourceEnumTypeWrapper):
     """How the agent knows that somebody holds a device."""
@@ -180,6 +184,10 @@ HOLDER_SOURCE_PROCESS: HolderSource.ValueType  # 3
 """The driver's process list, and nobody else: a pod that was not given the device, or no pod at all."""
 HOLDER_SOURCE_ENVIRONMENT: HolderSource.ValueType  # 4
 """The pod's own environment, which the nvidia runtime reads."""
+HOLDER_SOURCE_CLAIM: HolderSource.ValueType  # 14
+"""The kubelet's PodResources: a DRA driver gave it, by a resource claim. A device that could not be resolved
+to a GPU has "driver/pool/device" in place of the GPU's UUID.
+"""
 Global___HolderSource: _TypeAlias = HolderSource  # noqa: Y015
 
 class _SpotNoticeKind:

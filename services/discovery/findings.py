@@ -13,6 +13,8 @@ class Cause(StrEnum):
     NODE_REPLACED = "node-replaced"
     MODE_UNKNOWN = "mode-unknown"
     TWO_AUTHORITIES = "two-authorities"
+    MODE_CHANGED = "mode-changed"
+    CLAIMED_GPU = "claimed-gpu"
     HOLDERS_UNKNOWN = "holders-unknown"
     UNREADABLE_ALLOCATION = "unreadable-allocation"
     ALLOCATION_OF_ANOTHER_POD = "allocation-of-another-pod"

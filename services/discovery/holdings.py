@@ -3,6 +3,7 @@
 On a `gpuloom` node the allocation says exactly which devices a pod may hold. On an `nvidia` node the kubelet
 chooses, so only the number of devices and their owner are compared; a prediction is never an owner.
 That a pod does not hold yet what it was given is no disagreement: its image may take long to come.
+Who else could have given a device is not asked here: see `authorities.py`.
 """
 
 from collections import Counter, defaultdict
@@ -27,10 +28,16 @@ class Holdings:
         self._plugged: dict[str, set[DeviceRef]] = defaultdict(set)
         """What each pod was shown to have by anybody but the list of processes."""
         self._plugged_count: Counter[str] = Counter()
-        """How many devices that is as requests count them: replicas of one GPU are several."""
+        """How many devices plugins gave it as requests count them: replicas of one GPU are several."""
+        self._claimed: dict[str, set[DeviceRef]] = defaultdict(set)
+        """What of that it has by resource claims: nobody here gave it that, and it does not ask us for it."""
         for holder in state.holders:
-            if holder.source is not HolderSource.PROCESS:
-                self._plugged[holder.pod.uid].update(holder.devices)
+            if holder.source is HolderSource.PROCESS:
+                continue
+            self._plugged[holder.pod.uid].update(holder.devices)
+            if holder.source is HolderSource.CLAIM:
+                self._claimed[holder.pod.uid].update(holder.devices)
+            else:
                 self._plugged_count[holder.pod.uid] += holder.count
 
     def findings(self) -> Iterator[Finding]:
@@ -44,13 +51,13 @@ class Holdings:
                     yield from self._of_held(holder, device, cause)
         if self._state.mode is NodeMode.NVIDIA:
             for uid, pod in self._live.items():
-                held = self._plugged.get(uid, set())
-                yield from _wrong_count(pod, held, self._plugged_count[uid], known)
+                plugged = self._plugged.get(uid, set()) - self._claimed.get(uid, set())
+                yield from _wrong_count(pod, plugged, self._plugged_count[uid], known)
 
     def _unknown_devices(self, known: set[str]) -> Iterator[Finding]:
         for holder in self._state.holders:
             for device in holder.devices:
-                if device.gpu_uuid not in known:
+                if device.gpu_uuid not in known and holder.source is not HolderSource.CLAIM:
                     yield _unknown(device, f"{_who(holder)} holds {device.gpu_uuid}")
         shown = {holder.pod.uid for holder in self._state.holders}
         for uid, pod in self._live.items():
@@ -99,6 +106,8 @@ class Holdings:
 
     def _may_hold(self, holder: Holder, device: DeviceRef) -> bool:
         pod = self._live[holder.pod.uid]
+        if _covers(self._claimed.get(holder.pod.uid, set()), device, holder.source):
+            return True
         if self._state.mode is NodeMode.NVIDIA:
             # What the kubelet gave it was the kubelet's to choose; a process proves more than that.
             return _covers(self._plugged.get(holder.pod.uid, set()), device, holder.source)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuloom.model.node import NodeMode, NodeState
-from gpuloom.model.snapshot import ClosedGpu
+from gpuloom.model.snapshot import CLAIMED_GPU, MODE_CHANGED, ClosedGpu
 from gpuloom.model.topology import MAX_GPUS_PER_NODE
+from services.discovery.authorities import authority_findings
 from services.discovery.findings import Cause, Finding
 from services.discovery.holdings import Holdings
 from services.discovery.nodes import ClusterNode
@@ -34,6 +35,8 @@ REASONS: Mapping[Cause, str] = {
     Cause.MODE_UNKNOWN: "the node agent reports no mode",
     Cause.TWO_AUTHORITIES: "the node offers GPUs that its agent does not give out: "
     "two authorities could give one card",
+    Cause.MODE_CHANGED: MODE_CHANGED,
+    Cause.CLAIMED_GPU: CLAIMED_GPU,
     Cause.HOLDERS_UNKNOWN: "who holds the devices is not known",
     Cause.UNREADABLE_ALLOCATION: "a pod's allocation can't be read",
     Cause.ALLOCATION_OF_ANOTHER_POD: "a pod carries the allocation of another pod",
@@ -113,6 +116,7 @@ def findings(case: Case) -> tuple[Finding, ...]:
     if case.state is not None and _speaks_for_node(case, case.state):
         live = {uid: pod for uid, pod in case.pods.items() if not pod.terminal}
         ended = case.pods.keys() - live.keys()
+        found += authority_findings(case.state, live, ended)
         found += Holdings(case.state, live, ended).findings()
     order = {cause: number for number, cause in enumerate(Cause)}
     # Of what is about the same, one detail is told. By its text: in whatever order pods came, it is that one.

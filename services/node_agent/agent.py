@@ -13,12 +13,13 @@ from gpuloom.runtime.app import App
 from gpuloom.sim.machine import Machine
 from gpuloom.v1 import node_agent_pb2
 from gpuloom.v1.node_agent_pb2_grpc import add_NodeAgentServiceServicer_to_server
-from services.node_agent.adapters.kubelet import DeviceOfId, PodResourcesKubelet
+from services.node_agent.adapters.kubelet import PodResourcesKubelet
 from services.node_agent.adapters.kubernetes import InformedPods
 from services.node_agent.adapters.pod_index import PodIndex
 from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
 from services.node_agent.attribution.census import Census
 from services.node_agent.attribution.listing import ProcessLister
+from services.node_agent.claims import GpuClaims
 from services.node_agent.config import Timing
 from services.node_agent.delivery.config import DeliveryConfig
 from services.node_agent.delivery.known_pods import Cluster
@@ -119,7 +120,7 @@ def open_machine(directory: Path, node_name: str) -> Machine:
 async def add_agent(around: Surroundings, machine: Machine, options: AgentOptions) -> RpcServer:
     """Start an agent for this simulated machine; it runs until the process ends."""
     app, spec = around.app, machine.spec
-    kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _device_ids(machine)))
+    kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _gpu_claims(machine)))
     driver, runtime = SimulatedDriver(machine, app.clock), SimulatedRuntime(machine)
     processes = SimulatedProcessTable(machine)
     parts = Parts(spec.node, spec.mode, _DELIVERY[spec.mode], driver, kubelet, processes, runtime)
@@ -163,6 +164,9 @@ def _not_looked(node: Node) -> str | None:
     return None if node.looked_at else "the node has not been looked at yet"
 
 
-def _device_ids(machine: Machine) -> DeviceOfId:
-    instances = {gpu.uuid: gpu.mig_instances for gpu in machine.hardware.gpus}
-    return lambda device_id: device_of(device_id, instances)
+def _gpu_claims(machine: Machine) -> GpuClaims:
+    """The minor number of a simulated GPU is its index."""
+    gpus = machine.hardware.gpus
+    instances = {gpu.uuid: gpu.mig_instances for gpu in gpus}
+    minors = {gpu.index: gpu.uuid for gpu in gpus}
+    return GpuClaims(lambda device_id: device_of(device_id, instances), minors.get)

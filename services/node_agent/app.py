@@ -22,6 +22,7 @@ from services.node_agent.agent import (
     surround,
 )
 from services.node_agent.attribution.host_processes import HostProcesses
+from services.node_agent.claims import GpuClaims
 from services.node_agent.config import AgentConfig, Driver
 from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
 
@@ -58,7 +59,8 @@ async def _nvml_parts(app: App, config: AgentConfig) -> Parts:
     hold_s = max(_HELD_SAMPLES * config.timing.sample_interval_s, _LEAST_HOLD_S)
     options = NvmlOptions(state_dir=config.state_dir, hold_s=hold_s)
     driver = await app.enter(NvmlDriver(load_catalog(), app.clock, options))
-    kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, driver.device_of_id))
+    claims = GpuClaims(driver.device_of_id, driver.uuid_of_minor, frozenset(config.dra_gpu_drivers))
+    kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, claims))
     processes = HostProcesses(config.proc_dir)
     return Parts(config.node_name, config.mode, _FIRST_DELIVERY[config.mode], driver, kubelet, processes)
 

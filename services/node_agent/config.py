@@ -9,8 +9,9 @@ from gpuloom.kube.settings import KubeConfig
 from gpuloom.model.node import NodeMode
 from gpuloom.rpc.settings import TlsConfig, grpc_host_setting
 from gpuloom.runtime.config import REQUIRED, group, setting
-from gpuloom.runtime.parsers import boolean, choice, port, seconds, text
+from gpuloom.runtime.parsers import boolean, choice, comma_list, port, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
+from services.node_agent.claims import GPU_DRIVERS
 from services.node_agent.delivery.config import DeliveryConfig
 from services.node_agent.exporter.config import ExporterConfig
 from services.node_agent.spot.config import SpotConfig
@@ -92,6 +93,13 @@ class AgentConfig:
         default=KUBELET_SOCKET,
         parse=_path,
         help="Socket of the kubelet's PodResources API; used by driver nvml",
+    )
+    dra_gpu_drivers: tuple[str, ...] = setting(
+        "GPULOOM_AGENT_DRA_GPU_DRIVERS",
+        default=GPU_DRIVERS,
+        parse=comma_list(text),
+        help="DRA drivers whose devices are GPUs: while a pod has one, the node is closed. Devices with a "
+        "CDI name of class gpu, or with the UUID of a GPU, count whoever gave them. Used by driver nvml",
     )
     proc_dir: Path = setting(
         "GPULOOM_AGENT_PROC_DIR",

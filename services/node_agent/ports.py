@@ -22,21 +22,27 @@ class GpuDriver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """Devices that the kubelet gave to a container; a pod is named, not identified, here.
+    """Devices that a container got through the kubelet; a pod is named, not identified, here.
 
-    `given` is how many the device plugin counts, 0 if as many as `devices`: replicas of a GPU are one here.
+    `devices` were given by device plugins, `claimed` ones by DRA drivers. `given` is how many the plugin
+    counts, 0 if as many as `devices`: replicas of a GPU are one here.
     """
 
     namespace: str
     name: str
     container: str
     devices: tuple[DeviceRef, ...]
+    claimed: tuple[DeviceRef, ...] = ()
     given: int = 0
+
+    @property
+    def all_devices(self) -> tuple[DeviceRef, ...]:
+        return self.devices + self.claimed
 
 
 class Kubelet(Protocol):
     async def pod_devices(self) -> tuple[PodDevices, ...]:
-        """What the device plugins gave. Raise UnavailableError if the kubelet does not answer."""
+        """What device plugins and DRA drivers gave. Raise UnavailableError if the kubelet does not answer."""
 
 
 class Runtime(Protocol):

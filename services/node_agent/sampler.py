@@ -4,6 +4,7 @@ A part that does not answer is reported as not known; it never stops the others,
 """
 
 import logging
+from dataclasses import dataclass
 
 from gpuloom.errors import GpuloomError
 from gpuloom.model.node import Holder, NodeMode, NodeState
@@ -27,9 +28,12 @@ _log = logging.getLogger(__name__)
 
 
 class Owners:
-    """Who holds this node's devices: the kubelet knows on `nvidia` nodes, the runtime on `gpuloom` ones.
+    """Who holds this node's devices: the kubelet knows what device plugins and DRA drivers gave, and the
+    runtime what we deliver on a `gpuloom` node.
 
-    On both, processes show who computes on what they were not given.
+    There the kubelet is asked, too: pods that were there before the node changed its mode have devices of
+    NVIDIA's plugin, and a DRA driver may give out GPUs on any node. In every mode, processes show who
+    computes on what they were not given.
     """
 
     def __init__(self, kubelet: Kubelet, runtime: Runtime, pods: PodDirectory, census: Census) -> None:
@@ -46,7 +50,7 @@ class Owners:
         # way round they would seem to compute on what nobody gave them.
         listed, holders_problem = await self._listed(state.mode)
         count = await self._census.take(driver)
-        given = self._given(listed, count.all, state.holders)
+        given = listed.given(count.all, state.holders) if listed is not None else ()
         return Observation(
             node_uid=self._pods.node_uid(),
             driver=driver,
@@ -57,27 +61,32 @@ class Owners:
             processes_problem=count.problem,
         )
 
-    @staticmethod
-    def _given(
-        listed: Listing | tuple[Holder, ...], processes: tuple[OwnedProcess, ...], known: tuple[Holder, ...]
-    ) -> tuple[Holder, ...]:
-        if not isinstance(listed, Listing):
-            return listed
-        return kubelet_holders(listed, processes) + unlisted_holders(listed, known)
-
-    async def _listed(self, mode: NodeMode) -> tuple[Listing | tuple[Holder, ...], str]:
+    async def _listed(self, mode: NodeMode) -> tuple["_Listed | None", str]:
         """What was given, and why it can't be believed, if so."""
         unsynced = self._pods.unsynced_reason()
         if unsynced:
-            return (), unsynced
+            return None, unsynced
         try:
-            if mode is not NodeMode.NVIDIA:
-                return await self._runtime.holders(), ""
             before = self._pods.names()
             pods = await self._kubelet.pod_devices()
-            return Listing(pods, before, self._pods.names()), ""
+            listing = Listing(pods, before, self._pods.names())
+            delivered = () if mode is NodeMode.NVIDIA else await self._runtime.holders()
         except GpuloomError as error:
-            return (), str(error)
+            return None, str(error)
+        return _Listed(listing, delivered), ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What the kubelet listed, and who holds what the agent delivered."""
+
+    listing: Listing
+    delivered: tuple[Holder, ...]
+
+    def given(self, processes: tuple[OwnedProcess, ...], known: tuple[Holder, ...]) -> tuple[Holder, ...]:
+        """`known` are the holders of the look before."""
+        through_kubelet = kubelet_holders(self.listing, processes) + unlisted_holders(self.listing, known)
+        return through_kubelet + self.delivered
 
 
 class Sampler:

@@ -12,6 +12,7 @@ from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Delivery, NodeMode, NodeState, PodRef
 from gpuloom.model.request import PluggedDevices, PodRequest
 from gpuloom.model.snapshot import NodeFacts
+from services.scheduler_extender.modes import mode_of_pod
 from services.scheduler_extender.occupancy import Claim
 
 OTHER_NODE = "its allocation names another node"
@@ -51,6 +52,18 @@ class ObservedPod:
 
 def pod_claim(pod: ObservedPod, node_uid: str | None, facts: NodeFacts | None) -> Claim:
     """`node_uid` and `facts` are those of the pod's node, None if they are not known."""
+    claim = _claim(pod, node_uid, facts)
+    # Who has nothing was given nothing, in whatever mode.
+    holds = claim.devices is None or claim.devices or claim.unlisted
+    return replace(claim, mode=mode_of_pod(pod.request, pod.allocation)) if holds else claim
+
+
+def lost_its_record(before: ObservedPod) -> bool:
+    """Whether a pod that was like this carried an allocation, if it carries none any more."""
+    return bool(before.node_name) and (before.allocation is not None or before.asked is None)
+
+
+def _claim(pod: ObservedPod, node_uid: str | None, facts: NodeFacts | None) -> Claim:
     state = EntryState.RELEASING if pod.terminal else EntryState.OBSERVED
     wanted = None if pod.request is None else pod.request.gpu.count
     given = pod.allocation
@@ -63,11 +76,6 @@ def pod_claim(pod: ObservedPod, node_uid: str | None, facts: NodeFacts | None) -
     if facts.state.mode is NodeMode.NVIDIA:
         return _given_by_kubelet(pod, unknown)
     return _given_by_agent(pod, unknown, facts.state)
-
-
-def lost_its_record(before: ObservedPod) -> bool:
-    """Whether a pod that was like this carried an allocation, if it carries none any more."""
-    return bool(before.node_name) and (before.allocation is not None or before.asked is None)
 
 
 def _given_by_kubelet(pod: ObservedPod, unknown: Claim) -> Claim:

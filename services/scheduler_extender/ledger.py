@@ -10,6 +10,7 @@ The rules, each of which prevents a double allocation:
     devices, and an attempt on another node may hold others beside it, until one of them is observed.
   - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`).
   - Whatever a node shows as held counts, whether or not there is a pod for it.
+  - A node gives nothing out while somebody holds what was given in another mode (see `modes.py`).
 """
 
 from collections import Counter, defaultdict
@@ -275,6 +276,7 @@ class Ledger:
                 EntryState.IN_FLIGHT,
                 attempt.allocation.devices,
                 advisory=attempt.allocation.advisory,
+                mode=attempt.allocation.mode,
             )
         for uid in self._pods_by_node.get(node_name, ()):
             if not self._releases.finished(uid):
@@ -287,6 +289,7 @@ class Ledger:
                     release.devices,
                     wanted=release.wanted,
                     advisory=release.advisory,
+                    mode=release.mode,
                     unlisted=release.unlisted,
                 )
 
@@ -306,6 +309,7 @@ class Ledger:
             advisory=claim.advisory,
             wanted=None if claim.problem else claim.wanted,
             unlisted=claim.unlisted,
+            mode=claim.mode,
         )
 
     def _await_release(self, release: Release, now_s: float) -> None:
@@ -358,7 +362,12 @@ def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:
 def _release(attempt: Attempt) -> Release:
     given = attempt.allocation
     return Release(
-        attempt.pod, attempt.node_name, terminal=False, devices=given.devices, advisory=given.advisory
+        attempt.pod,
+        attempt.node_name,
+        terminal=False,
+        devices=given.devices,
+        advisory=given.advisory,
+        mode=given.mode,
     )
 
 

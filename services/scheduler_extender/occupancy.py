@@ -13,7 +13,7 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.node import Holder, HolderSource, PodRef
+from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.capacity import counted_memory_mib, is_beyond
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
@@ -25,8 +25,9 @@ class Claim:
 
     `devices` None: not known which, so it may be any. `wanted` is the number of devices its request asks
     for, None if that is not known. `confirmed`: the node itself shows these devices as held by this owner.
-    `unlisted` are devices beside them that the kubelet keeps for it and never lists, each by its kind: a MIG
-    profile, or empty for a whole GPU. `wanted` is without them.
+    `mode` is that in which its devices are given, UNKNOWN if nobody knows or it has none. `unlisted` are
+    devices beside them that the kubelet keeps for it and never lists, each by its kind: a MIG profile, or
+    empty for a whole GPU. `wanted` is without them.
     """
 
     pod: PodRef
@@ -36,7 +37,13 @@ class Claim:
     advisory: bool = False
     confirmed: bool = False
     problem: str = ""
+    mode: NodeMode = NodeMode.UNKNOWN
     unlisted: tuple[str, ...] = ()
+
+    @property
+    def unaccounted(self) -> bool:
+        """Whether a pod holds devices of which neither the ledger nor its node knows who gave them."""
+        return self.state is EntryState.HELD and self.mode is NodeMode.UNKNOWN and bool(self.pod.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ def held_claims(holders: Iterable[Holder], owners: frozenset[str] | set[str]) ->
             EntryState.HELD,
             tuple(_whole(device) for device in holder.devices),
             confirmed=True,
+            mode=holder.source.mode,
         )
         for holder in holders
         if not holder.pod.uid or holder.pod.uid not in owners

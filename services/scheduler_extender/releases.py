@@ -5,7 +5,8 @@ gone at once while its processes still run. So its devices stay taken until its 
   - its node is gone, or
   - the node's facts are trusted and complete, do not list the pod, and
       - the kubelet itself reported the pod as ended, or
-      - the node first listed it at least `settle_s` ago, so its absence means that it went, or
+      - the node first listed it at least `settle_s` ago, so its absence means that it went (unless the node
+        is in another mode by now), or
       - nothing else happened for `settle_s`.
 `settle_s` is longer than all of these together: how old facts may be and still be trusted, how long a
 container takes to start, how long the kubelet keeps silent about it. Facts may also go backwards, by as much
@@ -17,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.node import PodRef
+from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts
 
 
@@ -25,8 +26,9 @@ from gpuloom.model.snapshot import NodeFacts
 class Release:
     """A pod that ended. `devices` are those it had when it left Kubernetes; None if they are not known.
 
-    `advisory`: they are a prediction, and the kubelet's own choice is still to be seen. `wanted` and
-    `unlisted` are those of the claim that the pod had.
+    `advisory`: they are a prediction, and the kubelet's own choice is still to be seen. `mode` is that in
+    which they were given, UNKNOWN if that is not known. `wanted` and `unlisted` are those of the claim that
+    the pod had.
     """
 
     pod: PodRef
@@ -37,6 +39,7 @@ class Release:
     wanted: int | None = None
     unlisted: tuple[str, ...] = ()
     absent_since_s: float | None = None
+    mode: NodeMode = NodeMode.UNKNOWN
 
 
 class Releases:
@@ -74,7 +77,13 @@ class Releases:
             return False
         present = {holder.pod.uid for holder in facts.state.holders}
         seen = dict.fromkeys(present, now_s) | self._first_seen_s.get(node_name, {})
-        done = [uid for uid, release in releases.items() if self._is_free(release, present, seen, now_s)]
+        # In another mode a node may not show whom it showed before: that they are missing means little.
+        shown = {
+            uid: since_s
+            for uid, since_s in seen.items()
+            if uid not in releases or releases[uid].mode in (facts.state.mode, NodeMode.UNKNOWN)
+        }
+        done = [uid for uid, release in releases.items() if self._is_free(release, present, shown, now_s)]
         for uid in done:
             self._finish(node_name, uid, alive)
         kept = present.union(alive, self._by_node.get(node_name, ()))

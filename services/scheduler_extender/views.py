@@ -17,11 +17,13 @@ from gpuloom.catalog import load_catalog
 from gpuloom.codec.allocation import GPU_UUID
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
 from gpuloom.model.ledger import EntryState
-from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.node import Delivery, NodeMode, NodeState
+from gpuloom.model.snapshot import CLAIMED_GPU, MODE_CHANGED
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet
 from gpuloom.placement.potential import Prices, neutral_prices
 from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.modes import mode_conflict, vanished_reason
 from services.scheduler_extender.nominations import NOBODY, Asker, Nomination, Nominations, Remainders
 from services.scheduler_extender.occupancy import NOTHING, Claim, Taken, closed_reason, taken_by
 from services.scheduler_extender.pods import HostShare
@@ -262,9 +264,11 @@ class Views:
         facts = self._ledger.facts(node_name)
         if facts is None:
             return _closed(node_name, uid, NO_FACTS)
-        if not facts.trusted:
-            return _closed(node_name, uid, facts.untrusted_reasons[0])
         state = facts.state
+        if not facts.trusted:
+            reason = facts.untrusted_reasons[0]
+            named = self._mode_reason(state, claims) if reason in (MODE_CHANGED, CLAIMED_GPU) else ""
+            return _closed(node_name, uid, named or reason)
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         taken = taken_by(claims, gpus)
         closed = {gpu.gpu_uuid: gpu.reason for gpu in facts.closed_gpus}
@@ -275,9 +279,17 @@ class Views:
             delivery=state.delivery,
             gpus=_gpu_views(state.gpus, taken, closed, self._kept.get(node_name)),
             topology=state.topology,
-            closed_reason=closed_reason(claims) or _unknown_device(taken, gpus),
+            closed_reason=self._mode_reason(state, claims)
+            or closed_reason(claims)
+            or _unknown_device(taken, gpus),
             host=self._hosts.capacity(node_name, self._ledger.attempts_on(node_name, without_pod)),
         )
+
+    def _mode_reason(self, state: NodeState, claims: Sequence[Claim]) -> str:
+        owners = [(claim.pod, claim.mode) for claim in claims]
+        seen = [claim.pod for claim in claims if claim.unaccounted]
+        vanished = [pod for pod in seen if not self._hosts.accounts_for(pod.uid)]
+        return mode_conflict(state.mode, owners, state.holders) or vanished_reason(state.mode, vanished)
 
 
 class Census:

@@ -54,6 +54,18 @@ async def test_a_gpu_is_described_as_catalogue_kernel_and_driver_know_it(
     assert reading.gpus[0].numa_node is None
 
 
+async def test_a_gpu_is_found_by_the_number_of_its_device_file(machine: Make) -> None:
+    """DRA drivers name GPUs so; it need not be the index."""
+    machine(some_gpus(2) | {"gpu.0.minor": 5, "gpu.1.minor": 0})
+
+    async with a_driver() as driver:
+        before = driver.uuid_of_minor(0)
+        await driver.read()
+
+        assert before is None
+        assert [driver.uuid_of_minor(minor) for minor in (0, 1, 5)] == [uuid(1), None, uuid(0)]
+
+
 async def test_a_gpu_that_the_catalogue_lacks_keeps_the_drivers_name(machine: Make) -> None:
     machine(some_gpus(1, "NVIDIA Prototype 9000"))
 

@@ -3,18 +3,19 @@
 On `nvidia` machines: at random among the free healthy ones, as a device plugin without preference does.
 On `gpuloom` machines: exactly what the allocation says. Nothing is checked against other pods there, on
 purpose: the audit finds a double booking only if the kubelet does not hide it.
+Resource claims are not resolved: an annotation says what DRA drivers gave to a pod, on machines of any mode.
 """
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuloom.codec.allocation import decode_allocation
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of
 from gpuloom.kube.parse import quantity_value
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
 from gpuloom.model.node import NodeMode
 from gpuloom.names import (
     ANNOTATION_ALLOCATION,
@@ -25,7 +26,10 @@ from gpuloom.names import (
 )
 from gpuloom.sim.hardware import Hardware
 from gpuloom.sim.load import Faults
-from gpuloom.sim.machine import HostedContainer, HostedPod
+from gpuloom.sim.machine import HostedClaim, HostedContainer, HostedPod
+
+ANNOTATION_CLAIMS = "sim.gpuloom.dev/claims"
+GPU_DRIVER = "gpu.nvidia.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class MachineView:
     hosted: tuple[HostedPod, ...]
 
     def free_devices(self, resource: str) -> list[AllocatedDevice]:
-        held = {device.device for pod in self.hosted if not pod.exited for device in pod.devices}
+        """As the device plugin sees it: of what a DRA driver gave it knows nothing."""
+        held = {device.device for pod in self.hosted if not pod.exited for device in pod.given}
         return [
             device
             for device in self.hardware.plugin_devices().get(resource, ())
@@ -58,10 +63,30 @@ class MachineView:
 def admit(pod: JsonObject, machine: MachineView, rng: random.Random) -> tuple[HostedContainer, ...] | Refusal:
     try:
         if machine.hardware.spec.mode is NodeMode.GPULOOM:
-            return _from_allocation(pod)
-        return _from_plugin(pod, machine, rng)
+            containers = _from_allocation(pod)
+        else:
+            containers = _from_plugin(pod, machine, rng)
+        if isinstance(containers, Refusal) or not containers:
+            return containers
+        first, *others = containers
+        return replace(first, claims=_claims(pod, machine.hardware)), *others
     except ValueError as error:
         return Refusal("InvalidPodSpec", str(error))
+
+
+def _claims(pod: JsonObject, hardware: Hardware) -> tuple[HostedClaim, ...]:
+    """What DRA drivers gave to the pod's first container: driver/device, with commas between."""
+    text = str((metadata_of(pod).get("annotations") or {}).get(ANNOTATION_CLAIMS, ""))
+    named = [entry.strip().partition("/") for entry in text.split(",") if entry.strip()]
+    gpus = {f"gpu-{gpu.index}": gpu for gpu in hardware.gpus}
+    return tuple(
+        HostedClaim(driver, device, _held_by_claim(gpus.get(device) if driver == GPU_DRIVER else None))
+        for driver, _, device in named
+    )
+
+
+def _held_by_claim(gpu: Gpu | None) -> AllocatedDevice | None:
+    return None if gpu is None else AllocatedDevice(DeviceRef(gpu.uuid), MILLI_PER_GPU, gpu.memory_mib)
 
 
 def _from_plugin(

@@ -16,7 +16,7 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.node import NodeMode
 from gpuloom.sim.hardware import Hardware, plugin_resource
 from gpuloom.sim.kubelet.host import Host
-from gpuloom.sim.machine import HostedPod
+from gpuloom.sim.machine import HostedClaim, HostedPod
 
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -107,11 +107,25 @@ def _pod_resources(hardware: Hardware, hosted: HostedPod) -> pb.PodResources:
         namespace=hosted.pod.namespace,
         containers=[
             pb.ContainerResources(
-                name=container.name, devices=_container_devices(hardware, container.devices)
+                name=container.name,
+                devices=_container_devices(hardware, container.devices),
+                dynamic_resources=[_dynamic_resource(hardware, hosted, claim) for claim in container.claims],
             )
             for container in hosted.containers
         ],
     )
+
+
+def _dynamic_resource(hardware: Hardware, hosted: HostedPod, claim: HostedClaim) -> pb.DynamicResource:
+    """As NVIDIA's driver names its devices; it has one pool per node."""
+    device = pb.ClaimResource(
+        cdi_devices=[pb.CDIDevice(name=f"k8s.{claim.driver}/device={claim.device}")],
+        driver_name=claim.driver,
+        pool_name=hardware.spec.node,
+        device_name=claim.device,
+    )
+    name = f"{hosted.pod.name}-{claim.device}"
+    return pb.DynamicResource(claim_name=name, claim_namespace=hosted.pod.namespace, claim_resources=[device])
 
 
 def _container_devices(hardware: Hardware, devices: Iterable[AllocatedDevice]) -> list[pb.ContainerDevices]:

@@ -19,6 +19,10 @@ ADVICE: Mapping[Cause, str] = {
     Cause.MODE_UNKNOWN: "Set GPULOOM_AGENT_MODE to nvidia or gpuloom for the agent of this node",
     Cause.TWO_AUTHORITIES: "Let one give out the GPUs: take NVIDIA's device plugin off this node, or set "
     "GPULOOM_AGENT_MODE=nvidia for its agent",
+    Cause.MODE_CHANGED: "Drain those pods, or set GPULOOM_AGENT_MODE back; the node opens when the last of "
+    "them is gone",
+    Cause.CLAIMED_GPU: "Let one give out the GPUs: delete the pods with those claims and take the DRA driver "
+    "off this node, or take GPULoom's agent off it",
     Cause.HOLDERS_UNKNOWN: "See to what the node agent can't read on this node: the kubelet's PodResources, "
     "or the container runtime",
     Cause.UNREADABLE_ALLOCATION: "Delete that pod, and take gpuloom.dev/allocation out of its template: "

@@ -3,7 +3,7 @@
 An answer that can't be understood whole is none: a part of it would make devices look free.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,7 @@ from gpuloom.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.names import RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from services.node_agent.attribution.ownership import device_order
+from services.node_agent.claims import ClaimedDevice, GpuClaims
 from services.node_agent.ports import PodDevices
 
 _TIMEOUT_S = 5.0
@@ -33,15 +34,15 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
-DeviceOfId = Callable[[str], DeviceRef]
+ALL_IDS_ARE_UUIDS = GpuClaims()
 
 
 class PodResourcesKubelet:
-    """`device_of_id` turns a device plugin's id into a device; ids it does not know are GPU UUIDs."""
+    """`claims` turns names into devices, of device plugins and of DRA drivers."""
 
-    def __init__(self, socket: Path, device_of_id: DeviceOfId = DeviceRef) -> None:
+    def __init__(self, socket: Path, claims: GpuClaims = ALL_IDS_ARE_UUIDS) -> None:
         self._socket = socket
-        self._device_of_id = device_of_id
+        self._claims = claims
         self._channel: aio.Channel | None = None
 
     async def __aenter__(self) -> Self:
@@ -66,28 +67,28 @@ class PodResourcesKubelet:
         # What is no message arrives as None, whatever the stub says.
         if not isinstance(answer, ListPodResourcesResponse):
             raise UnavailableError("the kubelet's answer is no message of the expected type")
-        return devices_by_pod(answer, self._device_of_id)
+        return devices_by_pod(answer, self._claims)
 
 
-def devices_by_pod(answer: ListPodResourcesResponse, device_of_id: DeviceOfId) -> tuple[PodDevices, ...]:
+def devices_by_pod(answer: ListPodResourcesResponse, claims: GpuClaims) -> tuple[PodDevices, ...]:
     """Raise UnavailableError if the answer can't be."""
-    entries = tuple(
-        _given_to(pod, container, device_of_id)
-        for pod in answer.pod_resources
-        for container in pod.containers
-        if _ids_of(container)
+    listed = (
+        _given_to(pod, container, claims) for pod in answer.pod_resources for container in pod.containers
     )
+    entries = tuple(entry for entry in listed if entry.all_devices)
     if not _is_sound(entries):
         raise UnavailableError("the kubelet's answer names pods or devices that can't be")
     return entries
 
 
-def _given_to(pod: PodResources, container: ContainerResources, device_of_id: DeviceOfId) -> PodDevices:
+def _given_to(pod: PodResources, container: ContainerResources, claims: GpuClaims) -> PodDevices:
     """Each device once: several replicas of one GPU are that GPU. In our own order: a kubelet has none."""
     ids = _ids_of(container)
-    devices = tuple(sorted({device_of_id(device_id) for device_id in ids}, key=device_order))
+    devices = tuple(sorted({claims.device_of_id(device_id) for device_id in ids}, key=device_order))
     given = len(ids) if len(ids) > len(devices) else 0
-    return PodDevices(pod.namespace, pod.name, container.name, devices, given)
+    return PodDevices(
+        pod.namespace, pod.name, container.name, devices, given=given, claimed=_claimed(container, claims)
+    )
 
 
 def _ids_of(container: ContainerResources) -> set[str]:
@@ -99,15 +100,34 @@ def _ids_of(container: ContainerResources) -> set[str]:
     }
 
 
+def _claimed(container: ContainerResources, claims: GpuClaims) -> tuple[DeviceRef, ...]:
+    """Each once: a device that several claims share is that device."""
+    named = (
+        ClaimedDevice(
+            device.driver_name,
+            device.pool_name,
+            device.device_name,
+            tuple(cdi.name for cdi in device.cdi_devices),
+        )
+        for claim in container.dynamic_resources
+        for device in claim.claim_resources
+    )
+    found = {gpu for gpu in map(claims.gpu_of, named) if gpu is not None}
+    return tuple(sorted(found, key=device_order))
+
+
 def _is_gpu(resource_name: str) -> bool:
     return resource_name == RESOURCE_NVIDIA_GPU or resource_name.startswith(RESOURCE_NVIDIA_MIG_PREFIX)
 
 
 def _is_sound(entries: Sequence[PodDevices]) -> bool:
     """Whether readers of our state would take it; they refuse a state as a whole."""
-    if len(entries) > MAX_HOLDERS_PER_NODE:
+    # A container that has devices of both kinds is two holders.
+    if sum(bool(entry.devices) + bool(entry.claimed) for entry in entries) > MAX_HOLDERS_PER_NODE:
         return False
-    if sum(max(entry.given, len(entry.devices)) for entry in entries) > MAX_HELD_DEVICES_PER_NODE:
+    if sum(max(entry.given, len(entry.devices)) + len(entry.claimed) for entry in entries) > (
+        MAX_HELD_DEVICES_PER_NODE
+    ):
         return False
     return all(
         0 < len(name) <= MAX_NAME_LENGTH
@@ -116,6 +136,6 @@ def _is_sound(entries: Sequence[PodDevices]) -> bool:
             entry.namespace,
             entry.name,
             entry.container,
-            *(device.gpu_uuid for device in entry.devices),
+            *(device.gpu_uuid for device in entry.all_devices),
         )
     )

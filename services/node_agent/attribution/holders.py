@@ -36,16 +36,22 @@ def kubelet_holders(listing: Listing, processes: Iterable[OwnedProcess]) -> tupl
     times = Counter((entry.namespace, entry.name, entry.container) for entry in listing.pods)
     # A kubelet may list a pod and its predecessor of the same name; nothing in the list tells them apart.
     doubled = {(namespace, name) for (namespace, name, _), count in times.items() if count > 1}
-    holders = []
+    holders: list[Holder] = []
     for entry in listing.pods:
         is_doubled = (entry.namespace, entry.name) in doubled
         uid, over = ("", False) if is_doubled else _identify(entry, listing)
-        if not entry.devices or (over and uid not in alive):
+        if over and uid not in alive:
             continue
         uid = uid or _uid_by_process(entry, listing, running)
         pod = PodRef(entry.namespace, entry.name, uid)
-        source = HolderSource.KUBELET
-        holders.append(Holder(pod, entry.container, entry.devices, source, given=entry.given))
+        holders += [
+            Holder(pod, entry.container, devices, source, given=given)
+            for devices, source, given in (
+                (entry.devices, HolderSource.KUBELET, entry.given),
+                (entry.claimed, HolderSource.CLAIM, 0),
+            )
+            if devices
+        ]
     return tuple(holders)
 
 
@@ -59,7 +65,7 @@ def unlisted_holders(listing: Listing, known: Iterable[Holder]) -> tuple[Holder,
     return tuple(
         holder
         for holder in known
-        if holder.source is HolderSource.KUBELET
+        if holder.source in (HolderSource.KUBELET, HolderSource.CLAIM)
         and (holder.pod.namespace, holder.pod.name) not in listed
         and _runs_on(holder.pod, listing)
     )
@@ -101,7 +107,7 @@ def _uid_by_process(entry: PodDevices, listing: Listing, running: Iterable[Owned
     Or of the one pod without a known name there, if these devices were given to nobody else: the kubelet and
     the control group then tell two halves of one pod that Kubernetes does not show, or not yet.
     """
-    there = [owned.pod for owned in running if owned.pod is not None and _is_on(owned, entry.devices)]
+    there = [owned.pod for owned in running if owned.pod is not None and _is_on(owned, entry.all_devices)]
     uids = {pod.uid for pod in there if (pod.namespace, pod.name) == (entry.namespace, entry.name)}
     if not uids and not _is_shared(entry, listing):
         uids = {pod.uid for pod in there if not pod.name}
@@ -113,8 +119,8 @@ def _is_shared(entry: PodDevices, listing: Listing) -> bool:
         _overlap(mine, device)
         for other in listing.pods
         if (other.namespace, other.name) != (entry.namespace, entry.name)
-        for device in other.devices
-        for mine in entry.devices
+        for device in other.all_devices
+        for mine in entry.all_devices
     )
 
 

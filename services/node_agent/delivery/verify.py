@@ -12,7 +12,7 @@ from gpuloom.errors import InvalidRequestError, NotAllowedError
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, Gpu, GpuHealth
 from gpuloom.model.mig import MigInstance
-from gpuloom.model.node import PodRef
+from gpuloom.model.node import Holder, HolderSource, PodRef
 from gpuloom.placement.capacity import counted_memory_mib, is_beyond
 from services.node_agent.delivery.comparison import Requested, difference
 
@@ -48,10 +48,15 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the agent knows about its node right now; an empty UID is not known."""
+    """What the agent knows about its node right now; an empty UID is not known.
+
+    `given_by_others` is what containers have that we did not give: of NVIDIA's device plugin, from before the
+    node changed its mode, or of a DRA driver.
+    """
 
     node_uid: str
     gpus: tuple[Gpu, ...]
+    given_by_others: tuple[Delivered, ...] = ()
 
 
 def verify(asking: Asking, facts: NodeFacts, held: Iterable[Delivered]) -> Allocation | None:
@@ -63,11 +68,24 @@ def verify(asking: Asking, facts: NodeFacts, held: Iterable[Delivered]) -> Alloc
     _refuse_difference(allocation, asking.requested, gpus)
     if allocation.container != asking.container:
         return None
-    others = [entry for entry in held if not _is_same_owner(entry, asking)]
+    others = [entry for entry in held if not _is_same_owner(entry, asking)] + list(facts.given_by_others)
     for device in allocation.devices:
         _refuse_device(device, gpus)
         _refuse_beyond_capacity(device, gpus[device.device.gpu_uuid], others)
     return allocation
+
+
+def given_by_others(holders: Iterable[Holder]) -> tuple[Delivered, ...]:
+    """Of the node's holders those that got their devices through the kubelet, which are not ours to share."""
+    return tuple(
+        Delivered(
+            holder.pod,
+            holder.container,
+            tuple(AllocatedDevice(device, MILLI_PER_GPU, 0) for device in holder.devices),
+        )
+        for holder in holders
+        if holder.source in (HolderSource.KUBELET, HolderSource.CLAIM)
+    )
 
 
 def device_names(allocation: Allocation, gpus: Iterable[Gpu]) -> tuple[str, ...]:

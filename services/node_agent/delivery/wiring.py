@@ -16,7 +16,7 @@ from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
 from services.node_agent.delivery.pod_specs import Seat
 from services.node_agent.delivery.runtime_class import RuntimeClassReader
-from services.node_agent.delivery.verify import NodeFacts
+from services.node_agent.delivery.verify import NodeFacts, given_by_others
 from services.node_agent.node import Node
 from services.node_agent.ports import PodDirectory, Runtime
 
@@ -106,7 +106,8 @@ class _Start:
         return Seat(self._node.state.node_name, self._node_uid(), self._config.runtime_class)
 
     def _facts(self) -> NodeFacts:
-        return NodeFacts(self._node_uid(), self._node.state.gpus)
+        state = self._node.state
+        return NodeFacts(self._node_uid(), state.gpus, given_by_others(state.holders))
 
     def _node_uid(self) -> str:
         return self._directory.node_uid() or self._node.state.node_uid

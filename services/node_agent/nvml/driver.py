@@ -129,6 +129,12 @@ class NvmlDriver:
         memories = self._ledger.memories
         return device_of(device_id, {uuid: memory.layout.instances for uuid, memory in memories.items()})
 
+    def uuid_of_minor(self, minor: int) -> str | None:
+        """The GPU whose device file has this number; None if there is none, or two that say so."""
+        roster = self._ledger.roster.values()
+        uuids = [member.identity.uuid for member in roster if member.identity.minor == minor]
+        return uuids[0] if len(uuids) == 1 else None
+
     async def _opened(self) -> Session:
         if self._session is not None and not self._reopening_due():
             return self._session

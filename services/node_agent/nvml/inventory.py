@@ -36,6 +36,8 @@ class Identity:
     serial: str
     product: str = ""
     """As the driver prints it, e.g. "NVIDIA A100-SXM4-40GB"."""
+    minor: int | None = None
+    """Of its device file, /dev/nvidia<minor>; None if the driver does not say."""
 
 
 def identify(handle: Handle, catalog: Catalog, sysfs: Path) -> Identity:
@@ -45,6 +47,7 @@ def identify(handle: Handle, catalog: Catalog, sysfs: Path) -> Identity:
     pci = optional(nvml.nvmlDeviceGetPciInfo, handle)
     pci_bus_id = "" if pci is None else text(pci.busId)
     serial = optional(nvml.nvmlDeviceGetSerial, handle)
+    minor = optional(nvml.nvmlDeviceGetMinorNumber, handle)
     return Identity(
         uuid=text(nvml.nvmlDeviceGetUUID(handle)),
         model=product if known is None else known.name,
@@ -54,6 +57,7 @@ def identify(handle: Handle, catalog: Catalog, sysfs: Path) -> Identity:
         numa_node=numa_node_of(pci_bus_id, sysfs),
         serial="" if serial is None else text(serial),
         product=product,
+        minor=None if minor is None else int(minor),
     )
 
 

@@ -75,6 +75,8 @@ def _gpu(entry: Any) -> KeptGpu:
             numa_node=None if identity.get("numa_node") is None else _natural(identity, "numa_node"),
             serial=_get(identity, "serial", str),
             product=_get(identity, "product", str),
+            # Records of before have none; it is read again with the GPU.
+            minor=None if identity.get("minor") is None else _natural(identity, "minor"),
         ),
         index=_natural(entry, "index"),
         condition=Condition(

@@ -9,17 +9,15 @@ from gpuloom.codec.allocation import encode_allocation
 from gpuloom.errors import NotAllowedError
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef
-from gpuloom.model.node import NodeMode
+from gpuloom.model.node import HolderSource, NodeMode
 from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import open_stream
 from gpuloom.rpc.dev_ca import tls_files
-from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.kubeapi import subresources
 from gpuloom.sim.kubeapi.deletion import DeleteOptions
 from gpuloom.sim.kubeapi.store import STATUS
-from gpuloom.sim.kubelet.host import Behaviour, Host
-from gpuloom.sim.kubelet.podresources import PodResourcesServer
+from gpuloom.sim.kubelet.devices import ANNOTATION_CLAIMS
 from gpuloom.v1.discovery_pb2 import WatchClusterRequest
 from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceStub
 from services.discovery import app as discovery
@@ -27,11 +25,11 @@ from services.discovery.cluster import NOT_HEARD, SILENT
 from services.discovery.config import DiscoveryConfig
 from services.discovery.findings import Cause
 from services.discovery.trust import REASONS
-from tests.mesh.node_agent.builders import AGENT_TTL, Mesh, Service, a_mesh, facts_of, trusted
+from tests.mesh.node_agent.builders import AGENT_TTL, Mesh, Service, a_kubelet_of, a_mesh, facts_of, trusted
 from tests.mesh.node_agent.test_agent import a_babbler
 from tests.mesh.waiting import until
 from tests.unit.discovery.kubernetes_objects import an_agent_s_pod
-from tests.unit.sim.builders import hosted, whole
+from tests.unit.sim.builders import a_pod, hosted, whole
 
 CONTAINER = {"name": "main", "image": "example.test/main"}
 AT_ONCE = DeleteOptions(grace_s=0)
@@ -83,12 +81,30 @@ async def test_an_nvidia_node_is_trusted_once_its_kubelet_answers(tmp_path: Path
         await until(lambda: facts_of(mirror, uid).untrusted_reasons == (reason,))
         await until(lambda: "the kubelet does not answer (UNAVAILABLE)" in facts_of(mirror, uid).details)
 
-        host = Host(machine, Behaviour(), SystemClock())
-        kubelet = PodResourcesServer(host)
-        await kubelet.start()
-        await until(lambda: trusted(mirror, uid))
-        await kubelet.stop()
-        host.close()
+        async with a_kubelet_of(machine):
+            await until(lambda: trusted(mirror, uid))
+
+
+async def test_a_node_is_closed_while_a_pod_has_a_gpu_by_a_resource_claim(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        machine = mesh.add_machine("n1", NodeMode.NVIDIA)
+        uid, uuid = mesh.node_uid("n1"), machine.hardware.gpus[3].uuid
+        mesh.tell_agents(n1=(await mesh.start_agent("n1")).port)
+        mirror = await mesh.mirror(await mesh.start_discovery())
+        claims = {ANNOTATION_CLAIMS: "gpu.nvidia.com/gpu-3, dra.net/eth1"}
+
+        async with a_kubelet_of(machine) as kubelet:
+            await until(lambda: trusted(mirror, uid))
+            kubelet.admit(a_pod("claims", annotations=claims))
+            await until(lambda: not trusted(mirror, uid))
+            closed = facts_of(mirror, uid)
+            kubelet.exit("uid-claims", killed=False)
+            await until(lambda: trusted(mirror, uid))
+
+        assert closed.untrusted_reasons == (REASONS[Cause.CLAIMED_GPU],)
+        assert [(holder.source, holder.devices) for holder in closed.state.holders] == [
+            (HolderSource.CLAIM, (DeviceRef(uuid),))
+        ]
 
 
 async def test_agents_are_found_by_the_addresses_of_their_nodes(tmp_path: Path) -> None:

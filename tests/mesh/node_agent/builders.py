@@ -24,6 +24,8 @@ from gpuloom.runtime.config import load_config
 from gpuloom.runtime.lifecycle import Lifecycle
 from gpuloom.runtime.service import ServiceConfig
 from gpuloom.sim.kubeapi import SimKubeApi
+from gpuloom.sim.kubelet.host import Behaviour, Host
+from gpuloom.sim.kubelet.podresources import PodResourcesServer
 from gpuloom.sim.machine import Machine
 from services.discovery import app as discovery
 from services.discovery.config import DiscoveryConfig
@@ -71,6 +73,7 @@ class Mesh:
         self.folder = folder
         self.api = api
         self._stack = stack
+        self._kubelets: set[str] = set()
         self.agents_file = folder / "agents.json"
         self.agents_file.write_bytes(b"{}")
         # JSON is YAML, too.
@@ -101,6 +104,7 @@ class Mesh:
         os.replace(replacement, self.agents_file)
 
     async def start_agent(self, name: str, port: int = 0) -> Service:
+        await self._start_kubelet(name)
         own = {
             "GPULOOM_NODE_NAME": name,
             "GPULOOM_AGENT_DRIVER": "simulated",
@@ -113,6 +117,8 @@ class Mesh:
         return await self._start("node_agent", AgentConfig, node_agent.build, own)
 
     async def start_fleet(self, *names: str) -> Service:
+        for name in names:
+            await self._start_kubelet(name)
         own = {
             "GPULOOM_FLEET_MACHINES_DIR": str(self.folder),
             "GPULOOM_FLEET_NODES": ",".join(names),
@@ -121,6 +127,13 @@ class Mesh:
             "GPULOOM_AGENT_HEARTBEAT_INTERVAL": "100ms",
         }
         return await self._start("node_agent", fleet.FleetConfig, fleet.build, own)
+
+    async def _start_kubelet(self, name: str) -> None:
+        """As far as an agent asks it. On nvidia machines tests do so themselves, with what it should say."""
+        machine = Machine.open(self.folder / name)
+        if machine.spec.mode is NodeMode.GPULOOM and name not in self._kubelets:
+            self._kubelets.add(name)
+            await self._stack.enter_async_context(a_kubelet_of(machine))
 
     async def start_discovery(self, port: int = 0, agent_port: int | None = None) -> Service:
         """With an agent port, agents are found by their nodes' addresses; else by the agents file."""
@@ -184,6 +197,18 @@ class Mesh:
         if task.done():
             task.result()
         return service
+
+
+@asynccontextmanager
+async def a_kubelet_of(machine: Machine) -> AsyncIterator[Host]:
+    host = Host(machine, Behaviour(max_publish_delay_s=0.0), SystemClock())
+    server = PodResourcesServer(host)
+    await server.start()
+    try:
+        yield host
+    finally:
+        await server.stop()
+        host.close()
 
 
 @asynccontextmanager

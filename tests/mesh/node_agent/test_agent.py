@@ -23,9 +23,7 @@ from gpuloom.rpc.server import RpcServer
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.kubelet.host import Behaviour, Host
-from gpuloom.sim.kubelet.podresources import PodResourcesServer
-from gpuloom.sim.machine import Faults, GpuFault, Machine
+from gpuloom.sim.machine import Faults, GpuFault
 from gpuloom.v1 import node_agent_pb2 as pb
 from gpuloom.v1.node_agent_pb2_grpc import (
     NodeAgentServiceStub,
@@ -39,7 +37,7 @@ from services.node_agent.attribution.listing import ProcessLister
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
-from tests.mesh.node_agent.builders import Mesh, Service, a_mesh
+from tests.mesh.node_agent.builders import Mesh, Service, a_kubelet_of, a_mesh
 from tests.mesh.waiting import until
 from tests.unit.discovery.builders import a_state
 from tests.unit.node_agent.builders import FakeMachine
@@ -239,18 +237,6 @@ class ScriptedAgent(NodeAgentServer):
         for message in self._messages:
             yield message
         await asyncio.Event().wait()
-
-
-@asynccontextmanager
-async def a_kubelet_of(machine: Machine) -> AsyncIterator[None]:
-    host = Host(machine, Behaviour(), SystemClock())
-    server = PodResourcesServer(host)
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop()
-        host.close()
 
 
 @asynccontextmanager

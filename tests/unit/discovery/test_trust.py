@@ -199,7 +199,8 @@ def test_a_process_on_the_card_of_its_pod_s_slice_is_where_it_belongs() -> None:
 
 @pytest.mark.parametrize("source", [HolderSource.RUNTIME, KUBELET, PROCESS])
 def test_a_pod_just_deleted_may_be_listed_for_a_while(source: HolderSource) -> None:
-    state = two_gpus(held("gone", source=source))
+    mode = NodeMode.NVIDIA if source is KUBELET else NodeMode.GPULOOM
+    state = two_gpus(held("gone", source=source), mode=mode)
 
     assert at_once(state) == set()
     assert settled(state) == {(Cause.HOLDER_WITHOUT_POD, "GPU-a")}

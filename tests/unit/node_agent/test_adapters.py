@@ -30,8 +30,9 @@ from gpuloom.sim.kubelet.podresources import PodResourcesServer
 from gpuloom.sim.machine import Faults, GpuFault, Machine
 from services.node_agent.adapters.kubelet import PodResourcesKubelet, devices_by_pod
 from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
-from services.node_agent.agent import _device_ids, open_machine
+from services.node_agent.agent import _gpu_claims, open_machine
 from services.node_agent.attribution.holders import Listing, kubelet_holders
+from services.node_agent.claims import GpuClaims
 from services.node_agent.nvml.device_ids import device_of
 from services.node_agent.ports import PodDevices, ProcessOwner
 from tests.strategies import hostile
@@ -104,6 +105,29 @@ async def test_the_kubelet_tells_which_gpus_a_container_was_given(tmp_path: Path
     assert devices == (PodDevices("team-a", "train", "main", (DeviceRef("GPU-a"), DeviceRef("GPU-b"))),)
 
 
+async def test_the_kubelet_tells_which_gpus_were_claimed_and_other_devices_of_claims_are_nobody_s(
+    tmp_path: Path,
+) -> None:
+    machine = Machine.create(tmp_path / "n1", a_spec())
+    first, second = machine.hardware.gpus[:2]
+    pod = a_pod_with("train", **{"nvidia.com/gpu": [first.uuid]})
+    for driver, device in (("dra.net", "eth1"), ("gpu.nvidia.com", "gpu-1"), ("gpu.nvidia.com", "gpu-99")):
+        given_device = pb.ClaimResource(driver_name=driver, pool_name="n1", device_name=device)
+        pod.containers[0].dynamic_resources.add(claim_name=device, claim_resources=[given_device])
+    web = a_pod_with("web")
+    web.containers[0].dynamic_resources.add(claim_resources=[pb.ClaimResource(driver_name="dra.net")])
+    socket = machine.socket_path
+
+    async with (
+        a_kubelet(socket, Lister(pod, web)),
+        PodResourcesKubelet(socket, _gpu_claims(machine)) as kubelet,
+    ):
+        (found,) = await kubelet.pod_devices()
+
+    assert found.devices == (DeviceRef(first.uuid),)
+    assert set(found.claimed) == {DeviceRef(second.uuid), DeviceRef("gpu.nvidia.com/n1/gpu-99")}
+
+
 async def test_mig_devices_are_known_by_their_place_and_strangers_are_not_lost(tmp_path: Path) -> None:
     machine = Machine.create(tmp_path / "n1", a_spec(mig=True))
     gpu = machine.hardware.gpus[0]
@@ -112,7 +136,7 @@ async def test_mig_devices_are_known_by_their_place_and_strangers_are_not_lost(t
 
     async with (
         a_kubelet(socket, Lister(pod)),
-        PodResourcesKubelet(socket, _device_ids(machine)) as kubelet,
+        PodResourcesKubelet(socket, _gpu_claims(machine)) as kubelet,
     ):
         (found,) = await kubelet.pod_devices()
 
@@ -130,7 +154,7 @@ async def test_replicas_and_slices_are_the_devices_behind_them_each_once_and_are
 
     async with (
         a_kubelet(socket, Lister(pod)),
-        PodResourcesKubelet(socket, _device_ids(machine)) as kubelet,
+        PodResourcesKubelet(socket, _gpu_claims(machine)) as kubelet,
     ):
         (found,) = await kubelet.pod_devices()
 
@@ -190,6 +214,9 @@ def gpu_answers() -> st.SearchStrategy[pb.ListPodResourcesResponse]:
             for container in pod.containers:
                 for given_devices in container.devices:
                     given_devices.resource_name = "nvidia.com/gpu"
+                for claim in container.dynamic_resources:
+                    for device in claim.claim_resources:
+                        device.driver_name = "gpu.nvidia.com"
         return answer
 
     return hostile(pb.ListPodResourcesResponse).map(of_gpus)
@@ -200,7 +227,7 @@ def test_whatever_a_kubelet_lists_readers_of_the_state_take_it_or_it_is_refused(
     answer: pb.ListPodResourcesResponse,
 ) -> None:
     try:
-        entries = devices_by_pod(answer, lambda device_id: device_of(device_id, {}))
+        entries = devices_by_pod(answer, GpuClaims(lambda device_id: device_of(device_id, {})))
     except UnavailableError:
         return
     state = replace(a_start(), holders=kubelet_holders(Listing(entries, {}, {}), ()))
@@ -259,7 +286,7 @@ async def test_the_simulated_kubelet_speaks_the_same_api(tmp_path: Path) -> None
     server = PodResourcesServer(host)
     await server.start()
 
-    async with PodResourcesKubelet(machine.socket_path, _device_ids(machine)) as kubelet:
+    async with PodResourcesKubelet(machine.socket_path, _gpu_claims(machine)) as kubelet:
         devices = await kubelet.pod_devices()
     await server.stop()
     host.close()

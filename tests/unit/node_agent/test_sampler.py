@@ -136,13 +136,54 @@ async def test_readers_are_told_of_usage_less_often_than_the_node_is_looked_at()
 
 
 async def test_on_a_gpuloom_node_the_runtime_says_who_holds_devices() -> None:
-    machine = FakeMachine(kubelet_problem="no kubelet", runtime_holders=(a_holder("train"),))
+    machine = FakeMachine(runtime_holders=(a_holder("train"),))
     bench = Bench(machine, NodeMode.GPULOOM)
 
     await bench.look()
 
     assert bench.reader.holders == (a_holder("train"),)
     assert bench.reader.holders_unknown_reason == ""
+
+
+async def test_on_a_gpuloom_node_the_kubelet_says_who_has_devices_of_its_plugin_still() -> None:
+    machine = FakeMachine(
+        kubelet_pods=(pod_devices("before", "GPU-b"),),
+        uids={"before": "uid-before"},
+        runtime_holders=(a_holder("train"),),
+    )
+    bench = Bench(machine, NodeMode.GPULOOM)
+
+    await bench.look()
+
+    assert {(holder.pod.name, holder.source) for holder in bench.reader.holders} == {
+        ("before", HolderSource.KUBELET),
+        ("train", HolderSource.RUNTIME),
+    }
+
+
+@pytest.mark.parametrize("mode", [NodeMode.NVIDIA, NodeMode.GPULOOM])
+async def test_a_gpu_of_a_resource_claim_is_held_until_the_kubelet_no_longer_lists_it(mode: NodeMode) -> None:
+    claims = PodDevices("team-a", "claims", "main", (), (DeviceRef("GPU-b"),))
+    machine = FakeMachine(
+        processes_on(ONE, a_process(7, "GPU-b")),
+        kubelet_pods=(claims,),
+        uids={"claims": "uid-claims"},
+        running={7: ProcessOwner("python3", "uid-claims", "id-main")},
+        containers_run={"claims"},
+    )
+    bench = Bench(machine, mode)
+
+    await bench.look()
+    held = bench.reader.holders
+    machine.kubelet_pods = ()
+    await bench.look()
+    restarted = bench.reader.holders
+    machine.uids, machine.running = {}, {}
+    await bench.look()
+
+    claim = a_holder("claims", "GPU-b", source=HolderSource.CLAIM)
+    assert held == restarted == (claim,)
+    assert bench.reader.holders == ()
 
 
 async def test_a_driver_that_is_down_does_not_hide_the_holders() -> None:
@@ -163,6 +204,7 @@ async def test_a_driver_that_is_down_does_not_hide_the_holders() -> None:
     ("mode", "problem"),
     [
         (NodeMode.NVIDIA, {"kubelet_problem": "down"}),
+        (NodeMode.GPULOOM, {"kubelet_problem": "down"}),
         (NodeMode.GPULOOM, {"runtime_problem": "down"}),
         (NodeMode.NVIDIA, {"unsynced": "down"}),
         (NodeMode.GPULOOM, {"unsynced": "down"}),
@@ -237,7 +279,7 @@ async def test_a_process_outside_any_pod_holds_its_gpu() -> None:
 async def test_a_pod_that_ended_holds_its_gpu_until_its_last_process_is_gone(mode: NodeMode) -> None:
     machine = FakeMachine(
         processes_on(ONE, a_process(7)),
-        kubelet_pods=(pod_devices("train", "GPU-a"),),
+        kubelet_pods=(pod_devices("train", "GPU-a"),) if mode is NodeMode.NVIDIA else (),
         runtime_holders=(a_holder("train"),),
         uids={"train": "uid-train"},
         running={7: ProcessOwner("python3", "uid-train", "id-main")},

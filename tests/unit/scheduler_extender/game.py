@@ -15,8 +15,9 @@ from gpuloom.errors import (
     UnavailableError,
 )
 from gpuloom.model.node import NodeMode, PodRef
-from gpuloom.names import ANNOTATION_GPU_ARCHITECTURE, RESOURCE_NVIDIA_MIG_PREFIX
-from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
+from gpuloom.names import ANNOTATION_GPU_ARCHITECTURE
+from tests.unit.scheduler_extender import arenas
+from tests.unit.scheduler_extender.arenas import EVERYTHING, HALF, NAMES, ONE, SLICE, TWO
 from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.machines import Machine, Owed
 from tests.unit.scheduler_extender.world import World
@@ -24,25 +25,6 @@ from tests.unit.scheduler_extender.world import World
 Item = TypeVar("Item")
 Draw = Callable[[int], int]
 """A number from 0 to below its argument: chance, or what hypothesis wants."""
-
-THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "all")
-LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
-USUAL_LENGTH = 60
-NAMES = ("a", "b", "c", "d")
-EVERYTHING = 1000
-
-HALF, SLICE = gpuloom_share(500), gpuloom_share(501)
-MIG = {f"{RESOURCE_NVIDIA_MIG_PREFIX}3g.20gb": "1"}
-ONE, TWO = nvidia_cards(1), nvidia_cards(2)
-
-# Small clusters, and pods that get in each other's way there.
-ARENAS: tuple[tuple[tuple[str, ...], tuple[dict[str, str], ...]], ...] = (
-    (("g1",), (gpuloom_share(1000), HALF)),
-    (("g1", "g2"), (gpuloom_share(700), gpuloom_share(300, 30_000), gpuloom_share(1000), SLICE)),
-    (("v1",), (ONE, TWO)),
-    (("v2",), (ONE, ONE, MIG)),
-    (("v1", "v2"), (ONE, TWO)),
-)
 
 
 @dataclass(frozen=True)
@@ -68,11 +50,12 @@ def move(
 
 class Game:
     def __init__(self, draw: Draw, theme: str = "") -> None:
-        self.theme = theme or _pick(THEMES, draw)
-        nodes, self._kinds = _pick(ARENAS, draw)
+        self.theme = theme or _pick(arenas.THEMES, draw)
+        nodes, self._kinds = _pick(arenas.of_theme(self.theme), draw)
         self.world = World(nodes)
-        self.length = LENGTHS.get(self.theme, USUAL_LENGTH)
-        self._moves = [name for name, entry in MOVES.items() if self.theme in entry.themes]
+        self.length = arenas.LENGTHS.get(self.theme, arenas.USUAL_LENGTH)
+        themes = {self.theme} | arenas.INCLUDED.get(self.theme, set())
+        self._moves = [name for name, entry in MOVES.items() if themes.intersection(entry.themes)]
 
     def choices(self) -> list[str]:
         """The moves that are possible now, each as often as it weighs."""
@@ -307,6 +290,26 @@ class Game:
         if machine.mode is NodeMode.GPULOOM and not machine.out_of_sight:
             machine.out_of_sight.add(_pick(machine.gpus, draw).uuid)
 
+    @move("modes")
+    def a_node_changes_its_mode(self, draw: Draw) -> None:
+        """With whatever runs there."""
+        machine = _pick(self.machines(), draw)
+        self.world.change_mode(machine)
+        if draw(3):
+            machine.report(self.world.clock.elapsed_s)
+            self.world.hear_facts()
+
+    @move("modes", weight=1, when=lambda game: not game.is_anything_under_way())
+    def a_resource_claim_takes_a_card(self, draw: Draw) -> None:
+        machine = _pick(self.machines(), draw)
+        if free := machine.may_be_claimed():
+            self.world.claim(machine, _pick(free, draw))
+
+    @move("modes", weight=1, when=lambda game: any(machine.claimed for machine in game.machines()))
+    def a_resource_claim_is_given_back(self, draw: Draw) -> None:
+        machine = _pick([machine for machine in self.machines() if machine.claimed], draw)
+        del machine.claimed[_pick(sorted(machine.claimed), draw)]
+
     @move("takeovers", weight=1, when=lambda game: game.world.may_start_afresh())
     def all_extenders_are_replaced(self, draw: Draw) -> None:
         self.world.crash()
@@ -354,9 +357,13 @@ class Game:
         init = TWO if draw(3) == 0 else None
         if machine.mode is NodeMode.GPULOOM:
             self.world.create(name, HALF, node=machine.name)
-        elif self.world.has_room(machine, 1 if init is None else 2):
+        elif self.world.has_room(machine, 1 if init is None else 2) and not machine.held_elsewhere:
             self.world.create(name, ONE, node=machine.name, init=init)
         self.world.replica.hear_pods(EVERYTHING)
+
+    def is_anything_under_way(self) -> bool:
+        """A bind, or facts that nobody hears now."""
+        return bool(self.world.tasks or self.world.on_their_way) or self.world.silent_since_s is not None
 
     def machines(self) -> list[Machine]:
         return list(self.world.machines.values())

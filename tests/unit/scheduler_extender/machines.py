@@ -5,19 +5,19 @@ the container runs yet, and until it has really ended, whatever Kubernetes says 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from gpuloom.codec.allocation import decode_allocation
 from gpuloom.codec.pod import plugged_devices
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
-from gpuloom.model.node import NodeMode, PodRef
+from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
 from gpuloom.model.request import GpuRequest
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.placement.devices import NodeView
-from services.scheduler_extender.pods import allocation_text
-from tests.unit.scheduler_extender.builders import JsonObject, a_holder, an_observed_pod, some_facts
+from services.scheduler_extender.pods import allocation_text, observed_pod
+from tests.unit.scheduler_extender.builders import JsonObject, a_holder, some_facts
 
 START_WITHIN_S = 5.0
 PUBLISH_WITHIN_S = 5.0
@@ -34,6 +34,8 @@ class Owed:
     given: dict[DeviceRef, tuple[int, int]]
     """Milli and MiB by device: of the allocation, or of the kubelet's own choice once it has started."""
     start_by_s: float
+    mode: NodeMode
+    """In which its devices are given; the node may have changed since."""
     started: bool = False
     shown_by_s: float | None = None
     shown: bool = False
@@ -78,6 +80,10 @@ class Machine:
     distrusted: bool = False
     quiet: bool = False
     """The agent reports only when it is told to."""
+    claimed: dict[PodRef, DeviceRef] = field(default_factory=dict)
+    """What a DRA driver gave out, by pods that ask for no GPU otherwise."""
+    ended: set[str] = field(default_factory=set)
+    """UIDs of pods whose containers have ended: they don't start again."""
 
     def accept(self, pod: JsonObject, now_s: float) -> None:
         """A pod was bound to this name."""
@@ -86,9 +92,16 @@ class Machine:
             self.owed[owed.pod.uid] = owed
 
     def would_owe(self, pod: JsonObject, now_s: float) -> Owed | None:
-        """What a pod that is bound here gets. Without a record for this very node the agent gives nothing."""
-        observed = an_observed_pod(pod)
+        """What a pod that is bound here gets. Without a record for this very node the agent gives nothing.
+
+        What is not given out in this mode a kubelet refuses, and the agent does not deliver.
+        """
+        observed = observed_pod(pod)
+        if observed is None:
+            return None
         assert observed.request is not None
+        if observed.request.gpu.authority.value != self.mode.value:
+            return None
         given: dict[DeviceRef, tuple[int, int]] = {}
         if self.mode is NodeMode.GPULOOM:
             text = allocation_text(pod)
@@ -100,7 +113,36 @@ class Machine:
             given = {item.device: (item.milli, item.memory_mib) for item in allocation.devices}
         unlisted = sum(kind.most - kind.lasting for kind in plugged_devices(pod))
         start_by_s = now_s + START_WITHIN_S
-        return Owed(observed.ref, observed.request.gpu, given, start_by_s, unlisted=unlisted)
+        return Owed(observed.ref, observed.request.gpu, given, start_by_s, self.mode, unlisted=unlisted)
+
+    def change_mode(self, bound: Iterable[JsonObject], now_s: float) -> None:
+        """Whatever runs keeps its devices. What has not started gets them only where they are still given.
+
+        Of the pods that are `bound` here the agent delivers to those that it could not deliver to before, if
+        no other mode's container has what they were given; a kubelet has refused its ones for good.
+        """
+        self.mode = NodeMode.NVIDIA if self.mode is NodeMode.GPULOOM else NodeMode.GPULOOM
+        self.out_of_sight.clear()
+        self.owed = {uid: owed for uid, owed in self.owed.items() if owed.started or owed.mode is self.mode}
+        if self.mode is NodeMode.GPULOOM:
+            held = self.held_elsewhere
+            for pod in bound:
+                owed = self.would_owe(pod, now_s)
+                if owed is None or owed.pod.uid in self.owed.keys() | self.ended:
+                    continue
+                if not _overlap(owed.given, held):
+                    self.owed[owed.pod.uid] = owed
+
+    @property
+    def held_elsewhere(self) -> set[DeviceRef]:
+        return self._held_elsewhere(self.owed.values())
+
+    def may_be_claimed(self) -> list[DeviceRef]:
+        """Cards that a DRA driver may take without any fault of ours: nobody has them or is about to."""
+        if any(not owed.started for owed in self.owed.values()):
+            return []
+        held = {device for owed in self.owed.values() for device in owed.given} | set(self.claimed.values())
+        return [device for device in self._devices("") if device not in held]
 
     def start(self, owed: Owed, now_s: float) -> None:
         """On an nvidia node the kubelet takes what is free, at random."""
@@ -126,7 +168,8 @@ class Machine:
                 pod = PodRef(owed.pod.namespace, owed.pod.name, "" if unnamed else owed.pod.uid)
                 owed.shown_fully = owed.shown_fully or not partly
                 devices = owed.listed[: None if owed.shown_fully else 1]
-                holders += [a_holder(pod, *devices)] if devices else []
+                holders += [self._holder(owed, pod, devices)] if devices else []
+        holders += [a_holder(pod, card, source=HolderSource.CLAIM) for pod, card in self.claimed.items()]
         gpus = [gpu for gpu in self.gpus if gpu.uuid not in self.out_of_sight]
         facts = some_facts(self.name, *gpus, uid=self.uid, mode=self.mode, holders=holders)
         self.said = Report(now_s, facts)
@@ -159,7 +202,9 @@ class Machine:
         `coming` may be owed at any moment, and what somebody believes to be free may be given away as soon.
         """
         owed = [*self.owed.values(), *coming]
-        offered = believed if believed is not None and not believed.closed_reason else None
+        # What is believed of another mode would go to pods that get nothing here.
+        is_offered = believed is not None and not believed.closed_reason and believed.mode is self.mode
+        offered = believed if is_offered else None
         problem = (
             self._too_many(owed, offered) if self.mode is NodeMode.NVIDIA else self._too_much(owed, offered)
         )
@@ -167,7 +212,12 @@ class Machine:
 
     def _too_many(self, owed: list[Owed], offered: NodeView | None) -> str:
         count = Counter[str]()
-        for entry in owed:
+        ours = [entry for entry in owed if entry.mode is self.mode]
+        if self._held_elsewhere(owed) and (
+            any(not entry.started for entry in ours) or (offered is not None and _has_any(offered))
+        ):
+            return "the device plugin may choose what it does not know to be held"
+        for entry in ours:
             count[entry.request.mig_profile or ""] += entry.request.count
         for view in offered.gpus if offered is not None else ():
             if not view.unusable_reason:
@@ -187,6 +237,7 @@ class Machine:
                 if device.mig is None:
                     milli[device.gpu_uuid] += share[0]
                     memory_mib[device.gpu_uuid] += share[1]
+        milli.update({card.gpu_uuid: MILLI_PER_GPU for card in self.claimed.values()})
         for view in offered.gpus if offered is not None else ():
             if not view.unusable_reason and not view.gpu.mig_enabled:
                 milli[view.gpu.uuid] += view.free_milli
@@ -199,8 +250,23 @@ class Machine:
         return f"slices with two owners: {twice}" if twice else ""
 
     def _free(self, request: GpuRequest) -> set[DeviceRef]:
-        held = {device for owed in self.owed.values() for device in owed.given}
+        """As the kubelet sees it, which knows only what its device plugin gave."""
+        ours = (owed for owed in self.owed.values() if owed.mode is self.mode)
+        held = {device for owed in ours for device in owed.given}
         return set(self._devices(request.mig_profile or "")) - held
+
+    def _held_elsewhere(self, owed: Iterable[Owed]) -> set[DeviceRef]:
+        """What containers have that were not given it by whoever gives now."""
+        others = {device for entry in owed if entry.mode is not self.mode for device in entry.given}
+        return others | set(self.claimed.values())
+
+    def _holder(self, owed: Owed, pod: PodRef, devices: Sequence[DeviceRef]) -> Holder:
+        """The kubelet's list is always there; without the runtime's a container is seen by its processes."""
+        if owed.mode is NodeMode.NVIDIA:
+            return a_holder(pod, *devices, source=HolderSource.KUBELET)
+        if self.mode is NodeMode.GPULOOM:
+            return a_holder(pod, *devices, source=HolderSource.RUNTIME)
+        return a_holder(owed.pod, *owed.given, source=HolderSource.PROCESS)
 
     def _devices(self, profile: str) -> Iterator[DeviceRef]:
         for gpu in self.gpus:
@@ -209,3 +275,18 @@ class Machine:
             for instance in gpu.mig_instances:
                 if instance.placement.profile == profile:
                     yield DeviceRef(gpu.uuid, instance.placement)
+
+
+def _overlap(given: Iterable[DeviceRef], held: Iterable[DeviceRef]) -> bool:
+    """A card and a slice of it are in each other's way."""
+    return any(
+        one.gpu_uuid == other.gpu_uuid and (one.mig == other.mig or None in (one.mig, other.mig))
+        for one in given
+        for other in held
+    )
+
+
+def _has_any(view: NodeView) -> bool:
+    """Whether a whole card or a slice of this node is believed to be free."""
+    usable = [gpu for gpu in view.gpus if not gpu.unusable_reason]
+    return any(gpu.free_mig or (gpu.untouched and not gpu.gpu.mig_enabled) for gpu in usable)

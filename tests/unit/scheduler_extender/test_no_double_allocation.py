@@ -59,6 +59,12 @@ def test_no_failover_gives_a_device_to_two_owners(case: int) -> None:
         walk(seed, "failovers")
 
 
+@pytest.mark.parametrize("case", range(2))
+def test_no_change_of_mode_and_no_resource_claim_gives_a_device_to_two_owners(case: int) -> None:
+    for seed in range(case * WALKS_A_CASE, (case + 1) * WALKS_A_CASE):
+        walk(seed, "modes")
+
+
 def walk(seed: int, theme: str = "") -> None:
     chance = Random(seed)
     game, played = Game(chance.randrange, theme), list[str]()

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpuloom.model.node import NodeMode
+from gpuloom.model.node import HolderSource, NodeMode
 from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.placement.devices import NodeView
@@ -101,7 +101,7 @@ def test_untrusted_facts_close_the_node_with_their_reason() -> None:
 
 def test_a_device_without_the_uuid_of_a_gpu_may_be_any_and_closes_the_node() -> None:
     sight = an_open_sight()
-    shown = some_facts("node", *CARDS, holders=[a_holder(POD, "MIG-unknown")])
+    shown = some_facts("node", *CARDS, holders=[a_holder(POD, "MIG-unknown", source=HolderSource.RUNTIME)])
 
     sight.ledger.observe_facts("uid-node", shown, 1.0)
 

@@ -10,7 +10,8 @@ old; containers start and are published within their bounds; the kubelet alone r
 became of nodes is heard before what later became of pods. What a dead extender knew of pods that vanished
 lives on only in what their nodes show and in what a standby has watched, so an extender that does not lead
 starts or lists afresh only when the nodes show all of that, and so does a node that registers again: to the
-ledger it is another one, and what was to be released on the one before is forgotten.
+ledger it is another one, and what was to be released on the one before is forgotten. What a DRA driver gives
+out is seen at once, and by everybody: there is no record of it but what the node shows.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from gpuloom.errors import GpuloomError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import uid_of
-from gpuloom.model.gpu import Gpu
+from gpuloom.model.gpu import DeviceRef, Gpu
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.placement.devices import NodeView
@@ -140,6 +141,7 @@ class World:
 
     def end_container(self, machine: Machine, owed: Owed) -> None:
         del machine.owed[owed.pod.uid]
+        machine.ended.add(owed.pod.uid)
 
     def replace(self, machine: Machine) -> None:
         """The machine dies with all that runs on it; another takes its name, and the pods bound to it."""
@@ -151,6 +153,21 @@ class World:
         for pod in self.api.pods.values():
             if _runs_on(pod, successor.name):
                 successor.accept(pod, self.clock.elapsed_s)
+        self.hear_facts()
+
+    def change_mode(self, machine: Machine) -> None:
+        """The agent starts again in the other mode, and so does or ends NVIDIA's device plugin."""
+        bound = [pod for pod in self.api.pods.values() if _runs_on(pod, machine.name)]
+        machine.change_mode(bound, self.clock.elapsed_s)
+
+    def claim(self, machine: Machine, card: DeviceRef) -> None:
+        """A DRA driver gives out a card, and the agent and all who hear it see that at once."""
+        self._serial += 1
+        ref = PodRef("default", f"claims-{self._serial}", f"uid-claims-{self._serial}")
+        self.api.create(a_pod(ref, {"cpu": "1"}, node=machine.name))
+        machine.claimed[ref] = card
+        machine.report(self.clock.elapsed_s)
+        machine.reports = machine.reports[-1:]
         self.hear_facts()
 
     def register_again(self, machine: Machine) -> None:
@@ -173,7 +190,7 @@ class World:
             owed = machine.would_owe(pod, 0.0) if _runs_on(pod, machine.name) else None
             if owed is not None:
                 promised[owed.pod.uid] = owed.request.count
-        return sum(promised.values()) + cards <= 2
+        return sum(promised.values()) + cards <= sum(not gpu.mig_enabled for gpu in machine.gpus)
 
     def may_start_afresh(self) -> bool:
         return all(

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ from hypothesis import strategies as st
 
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.parse import format_time
-from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.node import NodeMode
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.sim.audit import audit
 from gpuloom.sim.duration import parse_duration_s
 from gpuloom.sim.journal import EntryKind, read_journal
-from gpuloom.sim.kubelet.devices import MachineView, Refusal, admit
+from gpuloom.sim.kubelet.devices import ANNOTATION_CLAIMS, MachineView, Refusal, admit
 from gpuloom.sim.kubelet.host import Behaviour, Host
 from gpuloom.sim.kubelet.lifecycle import Action, PodView, next_step
 from gpuloom.sim.kubelet.podresources import check_socket_path
@@ -177,6 +178,20 @@ def test_an_unreadable_amount_refuses_the_pod_only() -> None:
 
     assert isinstance(outcome, Refusal)
     assert outcome.reason == "InvalidPodSpec"
+
+
+@pytest.mark.parametrize("machine", [NVIDIA, GPULOOM])
+def test_what_a_dra_driver_gave_is_held_and_the_device_plugin_does_not_know_it(machine: Any) -> None:
+    pod = a_pod("claims", annotations={ANNOTATION_CLAIMS: "gpu.nvidia.com/gpu-1,dra.net/eth1"})
+
+    outcome = admit(pod, view(machine=machine), random.Random(0))
+
+    assert not isinstance(outcome, Refusal)
+    claiming = replace(hosted("claims"), containers=outcome)
+    free = view(claiming, machine=machine).free_devices("nvidia.com/gpu")
+    assert [claim.device for claim in outcome[0].claims] == ["gpu-1", "eth1"]
+    assert [held.device for held in claiming.devices] == [DeviceRef(machine.gpus[1].uuid)]
+    assert len(free) == len(view(machine=machine).free_devices("nvidia.com/gpu"))
 
 
 def a_host(tmp_path: Path, clock: FakeClock, mode: NodeMode = NodeMode.NVIDIA) -> Host:

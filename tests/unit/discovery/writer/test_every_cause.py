@@ -146,6 +146,17 @@ def gives_it_back(world: World) -> None:
     world.hear(two_gpus(held("bad", "a", source=HolderSource.KUBELET), mode=NodeMode.NVIDIA))
 
 
+def changes_its_mode_under_a_pod(world: World) -> None:
+    world.model.observe_node(a_node())
+    world.model.observe_pod(a_pod("bad", share("b")))
+    world.hear(two_gpus(mode=NodeMode.NVIDIA))
+
+
+def has_a_pod_with_a_resource_claim(world: World) -> None:
+    world.model.observe_pod(a_pod("bad"))
+    world.hear(two_gpus(held("bad", "b", source=HolderSource.CLAIM)))
+
+
 STORIES: dict[Cause, tuple[Step, Step]] = {
     Cause.AGENT_NOT_HEARD: (never_reports, reports_at_last),
     Cause.AGENT_SILENT: (falls_silent, speaks_again),
@@ -153,6 +164,8 @@ STORIES: dict[Cause, tuple[Step, Step]] = {
     Cause.NODE_REPLACED: (says(node_uid="uid-of-another"), says()),
     Cause.MODE_UNKNOWN: (says(mode=NodeMode.UNKNOWN), says()),
     Cause.TWO_AUTHORITIES: (offers_both, offers_ours),
+    Cause.MODE_CHANGED: (changes_its_mode_under_a_pod, lets_the_pod_go),
+    Cause.CLAIMED_GPU: (has_a_pod_with_a_resource_claim, lets_pod_and_gpu_go),
     Cause.HOLDERS_UNKNOWN: (says(holders_unknown_reason="no answer"), says()),
     Cause.UNREADABLE_ALLOCATION: (has_an_unreadable_pod, lets_the_pod_go),
     Cause.ALLOCATION_OF_ANOTHER_POD: (has_a_copied_allocation, lets_the_pod_go),

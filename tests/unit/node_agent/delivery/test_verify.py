@@ -11,8 +11,10 @@ from gpuloom.errors import NotAllowedError
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
+from gpuloom.model.node import HolderSource
 from services.node_agent.delivery.comparison import Requested
-from services.node_agent.delivery.verify import Delivered, NodeFacts, device_names, verify
+from services.node_agent.delivery.verify import Delivered, NodeFacts, device_names, given_by_others, verify
+from tests.unit.node_agent.builders import a_holder
 from tests.unit.node_agent.delivery.builders import (
     MEMORY_MIB,
     a_cut_gpu,
@@ -156,6 +158,18 @@ def test_shares_beyond_a_whole_card_are_refused() -> None:
         verify(asking(an_allocation(a_device(milli=301))), facts(), others)
 
     assert fits is not None
+
+
+@pytest.mark.parametrize("source", [HolderSource.KUBELET, HolderSource.CLAIM])
+def test_what_somebody_else_gave_out_is_refused(source: HolderSource) -> None:
+    """NVIDIA's device plugin, before the node changed its mode, or a DRA driver."""
+    holders = (a_holder("old", "GPU-a", source=source), a_holder("ours", "GPU-b"))
+    known = replace(facts(), given_by_others=given_by_others(holders))
+
+    with pytest.raises(NotAllowedError, match="beside pods team-a/old"):
+        verify(asking(an_allocation(a_device("GPU-a", 500))), known, ())
+
+    assert verify(asking(an_allocation(a_device("GPU-b", 500))), known, ()) is not None
 
 
 def test_memory_beyond_the_card_is_refused() -> None:

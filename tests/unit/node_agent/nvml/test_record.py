@@ -25,7 +25,11 @@ times = st.floats(min_value=0, max_value=10**9)
 placements = st.builds(MigPlacement, start=naturals, profile=names)
 faults = st.builds(XidFault, naturals, times, st.none() | placements, names)
 instances = st.builds(MigInstance, placements, naturals, naturals, names)
-identities = st.builds(Identity, names, names, names, naturals, names, st.none() | naturals, names)
+identities = st.builds(
+    Identity,
+    *(names, names, names, naturals, names, st.none() | naturals, names, names),
+    minor=st.none() | naturals,
+)
 
 
 @st.composite
