@@ -48,6 +48,16 @@ def test_one_line_a_variant_names_every_policy(tmp_path: Path, capsys: pytest.Ca
     assert status in (0, 1)
 
 
+def test_families_are_made_from_the_default_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_folder(tmp_path)
+    (tmp_path / "openb_pod_list_default.csv").write_text(PODS)
+
+    main([str(tmp_path), "--seeds", "1", "--variant", "tiny", "--variant", "shares-100"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["tiny", "shares-100"]
+
+
 def test_a_folder_without_the_variant_is_no_success(tmp_path: Path) -> None:
     assert main([str(a_folder(tmp_path)), "--variant", "other"]) == 1
 
