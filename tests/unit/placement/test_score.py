@@ -106,9 +106,9 @@ def test_memory_can_run_out_too() -> None:
 
 
 @settings(max_examples=examples(60))
-@given(requests(), clusters(), st.lists(requests(), max_size=20))
+@given(requests(), clusters(), st.lists(requests(), max_size=20), st.sampled_from((10, 30, 80)))
 def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
-    request: PodRequest, candidates: tuple[NodeView, ...], learned: list[PodRequest]
+    request: PodRequest, candidates: tuple[NodeView, ...], learned: list[PodRequest], used_cores: int
 ) -> None:
     request = replace(
         request, gpu=replace(request.gpu, topology=TopologyPreference.NONE, topology_required=False)
@@ -116,7 +116,13 @@ def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
     demand = Demand()
     for pod in learned:
         demand = demand.with_pod(pod)
-    supply = Supply({("T4", "turing"): 3, ("A100-SXM4-40GB", "ampere"): 5}, free_gpus=8, free_cores=80)
+    supply = Supply(
+        {("T4", "turing"): 3, ("A100-SXM4-40GB", "ampere"): 5},
+        gpus=10,
+        used_gpus=2,
+        cores=80,
+        used_cores=used_cores,
+    )
     market = Market(prices_for(demand, supply), ((2, 70_000),))
 
     ranked = in_order(
