@@ -96,6 +96,13 @@ def test_gpus_that_lack_cpu_are_given_to_pods_that_need_little() -> None:
     assert order(replace(whole(1), cpu_milli=16_000), plenty, starved) == ["plenty", "starved"]
 
 
+def test_cores_that_nobody_misses_are_no_reason_to_break_up_free_cards() -> None:
+    busy = a_node(*(a_card(i, 1000 if i < 4 else 0) for i in range(8)), host=a_host(cores=36), name="busy")
+    empty = a_node(*(a_card(i) for i in range(8)), host=a_host(cores=96), name="empty")
+
+    assert order(replace(whole(1), cpu_milli=10_000), empty, busy) == ["busy", "empty"]
+
+
 def test_memory_can_run_out_too() -> None:
     plenty = a_node(a_card(0), a_card(1), host=a_host(memory_gib=512), name="plenty")
     starved = a_node(a_card(0), a_card(1), host=a_host(memory_gib=68), name="starved")
