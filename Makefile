@@ -44,7 +44,7 @@ bench-extender: $(VENV)/.dev-ready ## the extender with 5,000 nodes and 40,000 p
 bench-verbs: $(VENV)/.dev-ready ## filter and prioritize with 5,000 nodes in one process, without any network
 	@$(BIN)/python -m tests.bench.verbs $(ARGS)
 
-bench-placement: $(VENV)/.dev-ready ## how full the openb cluster gets with ours, FGD and BestFit; DATA=<folder of openb csv variants>
+bench-placement: $(VENV)/.dev-ready ## how full the openb cluster gets with ours, FGD and BestFit, also on families of lists; DATA=<folder of openb csv variants>
 	@$(BIN)/python -m tests.bench.placement $(DATA) $(ARGS)
 
 lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf

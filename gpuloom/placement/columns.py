@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloom.catalog import slice_milli
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.model.topology import MAX_GPUS_PER_NODE
 from gpuloom.placement.devices import GpuView, NodeView
 from gpuloom.placement.interning import Interner
 from gpuloom.placement.likeness import Likeness
-from gpuloom.placement.potential import Room
+from gpuloom.placement.potential import Room, Supply
 from gpuloom.placement.shapes import Shapes
 
 
@@ -151,6 +152,23 @@ class Columns:
     def likeness(self) -> Likeness:
         """Of all rows, brought up to date."""
         return self._likeness
+
+    def supply(self) -> Supply:
+        """What there is in all, of nodes that are open or closed."""
+        cells = self.cells()
+        kinds, free_milli = cells.of_gpu("kind"), cells.of_gpu("share_milli")
+        by_kind = np.bincount(kinds.ravel(), weights=free_milli.ravel(), minlength=self.kinds.capacity)
+        usable = cells.of_gpu("is_usable").sum(axis=1)
+        counted = (usable > 0) & (cells.of_node("host_known") > 0)
+        gpus = float(usable[counted].sum())
+        total_milli, free_cpu_milli = cells.of_node("cpu_total_milli"), cells.of_node("cpu_milli")
+        return Supply(
+            free={kind: float(by_kind[number]) / MILLI_PER_GPU for number, kind in self.kinds.items()},
+            gpus=gpus,
+            used_gpus=gpus - float(cells.of_node("gpu_milli")[counted].sum()) / MILLI_PER_GPU,
+            cores=float(total_milli[counted].sum()) / 1000,
+            used_cores=float((total_milli - free_cpu_milli)[counted].sum()) / 1000,
+        )
 
     def whole_cards(self, stands: Sequence[int]) -> list[int]:
         """How many nodes of these stands have so many fully free cards, by that number."""

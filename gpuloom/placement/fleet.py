@@ -12,7 +12,6 @@ from itertools import islice
 
 import numpy as np
 
-from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import Authority, PodRequest
 from gpuloom.placement.columns import STANDS, Columns, Numbers
 from gpuloom.placement.devices import NodeView
@@ -73,12 +72,7 @@ class Fleet:
 
     def supply(self) -> Supply:
         """What there is in all, for `prices_for`."""
-        kinds, room = self._columns.kinds, self._columns.cells().room()
-        return Supply(
-            cards={kind: kinds.users(number) for number, kind in kinds.items()},
-            free_gpus=float(room.gpu_milli[room.host_known].sum()) / MILLI_PER_GPU,
-            free_cores=float(room.cpu_milli.sum()) / 1000,
-        )
+        return self._columns.supply()
 
     def set_prices(self, prices: Prices) -> None:
         self.prices = prices

@@ -23,8 +23,6 @@ from gpuloom.model.request import PodRequest, RequestKind
 from gpuloom.model.topology import MAX_GPUS_PER_NODE
 from gpuloom.placement.demand import nominal_milli
 from gpuloom.placement.potential import (
-    BUSY_CPU_WEIGHT,
-    BUSY_GPUS_WEIGHT,
     CPU_WEIGHT,
     MEMORY_WEIGHT,
     TIGHT_CARD_WEIGHT,
@@ -234,10 +232,11 @@ def _ruler(request: PodRequest, market: Market) -> _Ruler:
     cpu_gpus = request.cpu_milli / 1000 / market.prices.cores_per_gpu
     memory_gpus = request.memory_bytes / (1 << 20) / market.prices.mib_per_gpu
     lowest_cards, highest_cards = -TIGHT_CARD_WEIGHT * gpus, gpus
-    falling = BUSY_GPUS_WEIGHT * math.sqrt(gpus) + BUSY_CPU_WEIGHT * math.sqrt(cpu_gpus)
+    cpu_spread = market.prices.busy_cpu * math.sqrt(cpu_gpus)
+    falling = market.prices.busy_gpus * math.sqrt(gpus) + max(0.0, cpu_spread)
     sets = sum(price_micro for _, price_micro in market.sets_micro) / MICRO_PER_GPU
     pins = market.prices.highest_pin_micro * gpus / MICRO_PER_GPU
-    resource_top = _upper(highest_cards + pins + sets)
+    resource_top = _upper(highest_cards + pins + sets + max(0.0, -cpu_spread))
     resource_span = resource_top - _lower(lowest_cards - falling)
     balance_top = _upper(CPU_WEIGHT * cpu_gpus + MEMORY_WEIGHT * memory_gpus)
     balance_span = balance_top - _lower(-(CPU_WEIGHT + MEMORY_WEIGHT) * gpus)

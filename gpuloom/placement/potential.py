@@ -4,7 +4,8 @@ A placement is as good as it raises this little. All amounts are millionths of a
 sums are exact and equal nodes stay equal. The parts are:
 
 resource  minus the worth of every card's free share (`stock`), so that no useless rest is left;
-          plus small concave terms of free GPUs, free CPU and single shares: busy nodes and tight cards first;
+          plus small concave terms of free GPUs, free CPU and single shares: busy nodes and tight cards first,
+          or, where the whole cluster runs out of CPU first, a convex one of free CPU instead;
           minus what pods that take no other model will need of this one;
           plus a price for taking away one of the last nodes that could hold several GPUs together.
 balance   the GPUs that will find no CPU, and half as much for memory, if pods ask as they did lately.
@@ -26,20 +27,25 @@ from gpuloom.model.request import Authority
 from gpuloom.placement.demand import Demand, architecture_key, model_key, set_key
 from gpuloom.placement.stock import MICRO_PER_GPU, share_values
 
-# Found on a public trace (tests/bench/placement): any of them may change by a third and cost less than 0.1 %.
+# Found on a public trace and on lists made from it; tests/bench/placement says how.
 TIGHT_CARD_WEIGHT = 0.15
 BUSY_GPUS_WEIGHT = 0.25
-BUSY_CPU_WEIGHT = 0.05
+BUSY_CPU_WEIGHT = 0.15
 CPU_WEIGHT = 1.0
 MEMORY_WEIGHT = 0.5
-# Over how many cores the shortage of CPU sets in; memory's follows in proportion. Where the free GPUs of the
-# whole cluster want nearly all of its free cores, saving some here takes them from there: it sets in sharply.
-SOFT_CORES = 6.0
-SHARP_CORES = 0.5
-PLENTY_OF_CPU = 0.7
-SCARCE_CPU = 0.9
-# Sets of GPUs are kept for as many coming pods.
-HORIZON_PODS = 2000
+# Over how many cores the shortage of CPU sets in; memory's follows in proportion. Sharply: where it sets in
+# early, pods leave busy nodes for the sake of cores that nobody will miss, and break up sets of free cards.
+SOFT_CORES = 0.5
+# CPU used over GPU used, both as parts of all there is. Far above 1 CPU runs out first and GPUs stay free in
+# any case. Then packing GPUs gains nothing, and CPU is kept level between nodes: what is left serves pods
+# that want few cores for a GPU, rather than a few that want many.
+ENOUGH_CPU = 1.1
+SHORT_OF_CPU = 1.25
+LEVEL_CPU_WEIGHT = 1.0
+# As if this part of the GPUs were in use with the CPU that GPU pods want: what runs on every node anyway says
+# little about the CPU that will be wanted while hardly any GPU is in use.
+PRIOR_USED_PART = 0.1
+# How late the price of sets sets in, as nodes that could hold them become as few as the sets that will come.
 SET_PRICE_POWER = 4
 
 # What a GPU's pods want until enough of them were seen: as if this many GPUs had been asked for that way.
@@ -58,25 +64,35 @@ Value = TypeVar("Value", float, Floats)
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What the cluster has: cards by model and architecture, free GPUs and the free cores beside them."""
+    """What the cluster has: free GPUs by model and architecture, and how far it is used.
 
-    cards: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    free_gpus: float = 0.0
-    free_cores: float = 0.0
+    The amounts are those of nodes that have usable GPUs and whose host is known.
+    """
+
+    free: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    gpus: float = 0.0
+    used_gpus: float = 0.0
+    cores: float = 0.0
+    used_cores: float = 0.0
+
+    @property
+    def free_gpus(self) -> float:
+        return sum(self.free.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
     """What demand makes of free capacity. `card_micro` is a card's part of the potential by its free milli.
 
-    `pins_micro` are by model and architecture; `sets` is how many pods for so many cards of an authority will
-    come within the horizon.
+    `busy_gpus` and `busy_cpu` are weights of the concave terms; `pins_micro` are by model and architecture;
+    `sets` is how many pods for so many cards of an authority will come until all GPUs are taken.
     """
 
     card_micro: Micros
     cores_per_gpu: float
     mib_per_gpu: float
-    soft_cores: float
+    busy_gpus: float
+    busy_cpu: float
     pins_micro: Mapping[tuple[str, str], int]
     sets: Mapping[Authority, tuple[tuple[int, float], ...]]
 
@@ -130,15 +146,17 @@ def prices_for(demand: Demand, supply: Supply) -> Prices:
     """Takes some 10 ms, for the worth of shares; everything else is arithmetic on small tables."""
     gpus = demand.gpus + PRIOR_GPUS
     values = share_values({int(milli): weight for milli, weight in demand.shares.items()})
-    tight = TIGHT_CARD_WEIGHT * MICRO_PER_GPU * np.sqrt(np.arange(MILLI_PER_GPU + 1) / MILLI_PER_GPU)
     cores_per_gpu = (demand.cpu_cores + PRIOR_GPUS * PRIOR_CORES_PER_GPU) / gpus
+    short = _shortage_of_cpu(cores_per_gpu, supply)
+    tight = (1 - short) * TIGHT_CARD_WEIGHT * np.sqrt(np.arange(MILLI_PER_GPU + 1) / MILLI_PER_GPU)
     return Prices(
-        card_micro=np.rint(tight).astype(np.int64) - values,
+        card_micro=_micro(tight) - values,
         cores_per_gpu=cores_per_gpu,
         mib_per_gpu=(demand.memory_mib + PRIOR_GPUS * PRIOR_MIB_PER_GPU) / gpus,
-        soft_cores=_soft_cores(cores_per_gpu, supply),
-        pins_micro={kind: _pin_micro(kind, demand, supply.cards) for kind in supply.cards},
-        sets={authority: _expected_sets(demand, authority) for authority in Authority},
+        busy_gpus=(1 - short) * BUSY_GPUS_WEIGHT,
+        busy_cpu=(1 - short) * BUSY_CPU_WEIGHT - short * LEVEL_CPU_WEIGHT,
+        pins_micro={kind: _pin_micro(kind, demand, supply) for kind in supply.free},
+        sets={authority: _expected_sets(demand, authority, supply.free_gpus) for authority in Authority},
     )
 
 
@@ -152,14 +170,14 @@ def spread_micro(room: Room, prices: Prices) -> Micros:
     """The concave terms: taking from little lowers them more than taking from much."""
     cpu_gpus = room.cpu_milli / (1000 * prices.cores_per_gpu)
     known = room.host_known.astype(np.float64)
-    return _micro(_spread(room.gpu_milli / MILLI_PER_GPU, cpu_gpus, known, np.sqrt))
+    return _micro(_spread(room.gpu_milli / MILLI_PER_GPU, cpu_gpus, known, prices, np.sqrt))
 
 
 def spread_micro_of_one(room: NodeRoom, prices: Prices) -> int:
     """`spread_micro` of a single node, without arrays."""
     cpu_gpus = room.cpu_milli / (1000 * prices.cores_per_gpu)
     known = float(room.host_known)
-    return round(_spread(room.gpu_milli / MILLI_PER_GPU, cpu_gpus, known, math.sqrt) * MICRO_PER_GPU)
+    return round(_spread(room.gpu_milli / MILLI_PER_GPU, cpu_gpus, known, prices, math.sqrt) * MICRO_PER_GPU)
 
 
 def starved_micro(room: Room, prices: Prices) -> Micros:
@@ -194,14 +212,16 @@ def set_prices_micro(
     return tuple(found)
 
 
-def _spread(gpus: Value, cpu_gpus: Value, host_known: Value, sqrt: Callable[[Value], Value]) -> Value:
-    return BUSY_GPUS_WEIGHT * sqrt(gpus) + BUSY_CPU_WEIGHT * sqrt(cpu_gpus) * host_known
+def _spread(
+    gpus: Value, cpu_gpus: Value, host_known: Value, prices: Prices, sqrt: Callable[[Value], Value]
+) -> Value:
+    return prices.busy_gpus * sqrt(gpus) + prices.busy_cpu * sqrt(cpu_gpus) * host_known
 
 
 def _starved(
     lacking_cpu: Value, lacking_memory: Value, prices: Prices, softly: Callable[[Value], Value]
 ) -> Value:
-    soft_gpus = prices.soft_cores / prices.cores_per_gpu
+    soft_gpus = SOFT_CORES / prices.cores_per_gpu
     cpu, memory = softly(lacking_cpu / soft_gpus), softly(lacking_memory / soft_gpus)
     return soft_gpus * (CPU_WEIGHT * cpu + MEMORY_WEIGHT * memory)
 
@@ -222,29 +242,31 @@ def _micro(gpus: NDArray[np.float64]) -> Micros:
     return rounded
 
 
-def _soft_cores(cores_per_gpu: float, supply: Supply) -> float:
-    wanted = cores_per_gpu * supply.free_gpus / max(supply.free_cores, 1.0)
-    plenty = (SCARCE_CPU - wanted) / (SCARCE_CPU - PLENTY_OF_CPU)
-    return SHARP_CORES + (SOFT_CORES - SHARP_CORES) * min(1.0, max(0.0, plenty))
+def _shortage_of_cpu(cores_per_gpu: float, supply: Supply) -> float:
+    """0 where CPU lasts as long as GPUs do, 1 where it runs out long before."""
+    if not supply.gpus or not supply.cores:
+        return 0.0
+    prior_gpus = PRIOR_USED_PART * supply.gpus
+    used_gpus = supply.used_gpus + prior_gpus
+    used_cores = supply.used_cores + prior_gpus * cores_per_gpu
+    ratio = (used_cores / supply.cores) / (used_gpus / supply.gpus)
+    return min(1.0, max(0.0, (ratio - ENOUGH_CPU) / (SHORT_OF_CPU - ENOUGH_CPU)))
 
 
-def _pin_micro(kind: tuple[str, str], demand: Demand, supply: Mapping[tuple[str, str], int]) -> int:
-    """The part of demand that takes only this model or architecture over its part of the cards, at most 1."""
+def _pin_micro(kind: tuple[str, str], demand: Demand, supply: Supply) -> int:
+    """The part of demand that takes only this model or architecture over its part of what is free."""
     model, architecture = kind
-    cards = sum(supply.values())
-    if not cards or not demand.pinned:
+    if not demand.pinned:
         return 0
-    of_model = sum(count for other, count in supply.items() if other[0] == model)
-    of_architecture = sum(count for other, count in supply.items() if other[1] == architecture)
-    needed = demand.pinned.get(model_key(model), 0.0) / max(1, of_model)
-    needed += demand.pinned.get(architecture_key(architecture), 0.0) / max(1, of_architecture)
-    return round(MICRO_PER_GPU * min(1.0, needed * cards / (demand.gpus + PRIOR_GPUS)))
+    of_model = sum(gpus for other, gpus in supply.free.items() if other[0] == model)
+    of_architecture = sum(gpus for other, gpus in supply.free.items() if other[1] == architecture)
+    needed = demand.pinned.get(model_key(model), 0.0) / max(1.0, of_model)
+    needed += demand.pinned.get(architecture_key(architecture), 0.0) / max(1.0, of_architecture)
+    return round(MICRO_PER_GPU * min(1.0, needed * supply.free_gpus / (demand.gpus + PRIOR_GPUS)))
 
 
-def _expected_sets(demand: Demand, authority: Authority) -> tuple[tuple[int, float], ...]:
+def _expected_sets(demand: Demand, authority: Authority, free_gpus: float) -> tuple[tuple[int, float], ...]:
     prefix = set_key(authority, 0)[:-1]
     counts = sorted(int(key.removeprefix(prefix)) for key in demand.sets if key.startswith(prefix))
-    pods = demand.pods + PRIOR_GPUS
-    return tuple(
-        (count, demand.sets[set_key(authority, count)] / pods * HORIZON_PODS) for count in counts if count > 1
-    )
+    coming = free_gpus / (demand.gpus + PRIOR_GPUS)
+    return tuple((count, demand.sets[set_key(authority, count)] * coming) for count in counts if count > 1)

@@ -5,7 +5,7 @@ by seed, then random tasks of it are appended; tasks never leave; a task that fi
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,6 +15,11 @@ POD_LIST_PREFIX = "openb_pod_list_"
 
 # What is allocated when so much of the capacity has arrived is the result.
 MEASURED_AT_PERCENT = 100
+
+# Tools write an empty cell in these ways; the reader gives None where a row is short.
+_EMPTY = (None, "", "nan", "NaN")
+
+Row = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,9 @@ class Task:
 def read_machines(folder: Path) -> list[Machine]:
     with (folder / NODE_LIST).open(newline="") as file:
         return [
-            Machine(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
+            Machine(
+                int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), "".join(_names(row, "model"))
+            )
             for row in csv.DictReader(file)
         ]
 
@@ -57,17 +64,9 @@ def read_variants(folder: Path) -> dict[str, Path]:
 
 
 def read_tasks(path: Path) -> list[Task]:
+    """Only `num_gpu` must be there: of what has no column nothing is asked; GPUs are whole, of any model."""
     with path.open(newline="") as file:
-        return [
-            Task(
-                int(row["cpu_milli"]),
-                int(row["memory_mib"]),
-                int(row["num_gpu"]),
-                int(row["gpu_milli"]),
-                tuple(name for name in row["gpu_spec"].split("|") if name),
-            )
-            for row in csv.DictReader(file)
-        ]
+        return [_task(row) for row in csv.DictReader(file)]
 
 
 def capacity_milli(machines: list[Machine]) -> int:
@@ -95,3 +94,24 @@ def arrivals(tasks: list[Task], capacity: int, seed: int) -> Iterator[tuple[Task
                 return
             yield task, percent
         ordered = [random.choice(tasks)]
+
+
+def _task(row: Row) -> Task:
+    gpus = int(row["num_gpu"] or 0)
+    return Task(
+        cpu_milli=_amount(row, "cpu_milli", 0),
+        memory_mib=_amount(row, "memory_mib", 0),
+        gpus=gpus,
+        gpu_milli=_amount(row, "gpu_milli", 1000) if gpus else 0,
+        models=_names(row, "gpu_spec"),
+    )
+
+
+def _amount(row: Row, column: str, missing: int) -> int:
+    text = row.get(column)
+    return missing if text in _EMPTY else int(float(text or 0))
+
+
+def _names(row: Row, column: str) -> tuple[str, ...]:
+    text = row.get(column)
+    return () if text in _EMPTY else tuple(name for name in (text or "").split("|") if name)

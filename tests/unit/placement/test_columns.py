@@ -11,7 +11,7 @@ from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.model.request import TopologyPreference
 from gpuloom.placement.columns import STANDS, Columns
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
-from tests.unit.placement.builders import MEMORY_MIB, a_card, a_shaped_node
+from tests.unit.placement.builders import MEMORY_MIB, a_card, a_node, a_shaped_node
 
 MACHINES = ((3, "A100-SXM4-40GB"), (3, "A100-SXM4-80GB"), (2, "A100-SXM4-40GB"))
 CARDS: tuple[tuple[Gpu, ...], ...] = tuple(
@@ -106,3 +106,19 @@ def test_links_that_become_known_later_count() -> None:
         for kept in (columns, fresh)
     )
     assert after == expected > before
+
+
+def test_supply_is_what_is_free_of_each_model_and_what_is_used_beside_known_hosts() -> None:
+    columns = Columns()
+    host = HostCapacity(64_000, 40_000, 1 << 38, 1 << 38)
+    columns.put(a_node(a_card(0), a_card(1, 500), a_card(2, closed_reason="lost"), name="used", host=host))
+    columns.put(a_node(a_card(0, model="T4"), name="unknown host"))
+    columns.put(a_node(name="without GPUs", host=host))
+    columns.put(a_node(a_card(0), name="gone", host=host))
+    columns.remove("gone")
+
+    supply = columns.supply()
+
+    assert {kind[0]: gpus for kind, gpus in supply.free.items()} == {"A100-SXM4-40GB": 1.5, "T4": 1.0}
+    assert (supply.gpus, supply.used_gpus) == (2, 0.5)
+    assert (supply.cores, supply.used_cores) == (64, 24)

@@ -96,6 +96,13 @@ def test_gpus_that_lack_cpu_are_given_to_pods_that_need_little() -> None:
     assert order(replace(whole(1), cpu_milli=16_000), plenty, starved) == ["plenty", "starved"]
 
 
+def test_cores_that_nobody_misses_are_no_reason_to_break_up_free_cards() -> None:
+    busy = a_node(*(a_card(i, 1000 if i < 4 else 0) for i in range(8)), host=a_host(cores=36), name="busy")
+    empty = a_node(*(a_card(i) for i in range(8)), host=a_host(cores=96), name="empty")
+
+    assert order(replace(whole(1), cpu_milli=10_000), empty, busy) == ["busy", "empty"]
+
+
 def test_memory_can_run_out_too() -> None:
     plenty = a_node(a_card(0), a_card(1), host=a_host(memory_gib=512), name="plenty")
     starved = a_node(a_card(0), a_card(1), host=a_host(memory_gib=68), name="starved")
@@ -106,9 +113,9 @@ def test_memory_can_run_out_too() -> None:
 
 
 @settings(max_examples=examples(60))
-@given(requests(), clusters(), st.lists(requests(), max_size=20))
+@given(requests(), clusters(), st.lists(requests(), max_size=20), st.sampled_from((10, 30, 80)))
 def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
-    request: PodRequest, candidates: tuple[NodeView, ...], learned: list[PodRequest]
+    request: PodRequest, candidates: tuple[NodeView, ...], learned: list[PodRequest], used_cores: int
 ) -> None:
     request = replace(
         request, gpu=replace(request.gpu, topology=TopologyPreference.NONE, topology_required=False)
@@ -116,7 +123,13 @@ def test_without_topology_wishes_the_smaller_rise_of_the_potential_wins(
     demand = Demand()
     for pod in learned:
         demand = demand.with_pod(pod)
-    supply = Supply({("T4", "turing"): 3, ("A100-SXM4-40GB", "ampere"): 5}, free_gpus=8, free_cores=80)
+    supply = Supply(
+        {("T4", "turing"): 3, ("A100-SXM4-40GB", "ampere"): 5},
+        gpus=10,
+        used_gpus=2,
+        cores=80,
+        used_cores=used_cores,
+    )
     market = Market(prices_for(demand, supply), ((2, 70_000),))
 
     ranked = in_order(
