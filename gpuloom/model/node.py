@@ -34,6 +34,7 @@ class HolderSource(StrEnum):
     RUNTIME = "runtime"
     PROCESS = "process"
     ENVIRONMENT = "environment"
+    CGROUP = "cgroup"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,6 +64,22 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class PodPresence:
+    """Which pods are on a node, by their control groups: also one of which no container runs right now.
+
+    `unknown_reason` is empty when `pod_uids` are all of them; else they are those last known, and nothing may
+    be concluded from a pod's absence. `boot_id` is the kernel's: within one boot a pod that went stays away.
+    """
+
+    pod_uids: tuple[str, ...] = ()
+    unknown_reason: str = ""
+    boot_id: str = ""
+
+
+UNTOLD_PRESENCE = PodPresence(unknown_reason="the agent does not say which pods are on its node")
+
+
+@dataclass(frozen=True, slots=True)
 class NodeState:
     """Everything one agent says about its node.
 
@@ -81,3 +98,4 @@ class NodeState:
     usage: tuple[GpuUsage, ...] = ()
     spot: SpotNotice | None = None
     driver_problem: str = ""
+    presence: PodPresence = UNTOLD_PRESENCE
