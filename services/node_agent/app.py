@@ -21,6 +21,7 @@ from services.node_agent.agent import (
     open_machine,
     surround,
 )
+from services.node_agent.attribution.host_cgroups import HostCgroups
 from services.node_agent.attribution.host_processes import HostProcesses
 from services.node_agent.config import AgentConfig, Driver
 from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
@@ -55,7 +56,9 @@ async def _nvml_parts(app: App, config: AgentConfig) -> Parts:
     driver = await app.enter(NvmlDriver(load_catalog(), app.clock, options))
     kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, driver.device_of_id))
     processes = HostProcesses(config.proc_dir)
-    return Parts(config.node_name, config.mode, _FIRST_DELIVERY[config.mode], driver, kubelet, processes)
+    groups = HostCgroups(config.cgroup_dir)
+    delivery = _FIRST_DELIVERY[config.mode]
+    return Parts(config.node_name, config.mode, delivery, driver, kubelet, processes, groups)
 
 
 def _only(field_selector: str) -> InformerOptions:

@@ -6,7 +6,7 @@ A part that does not answer is reported as not known; it never stops the others,
 import logging
 
 from gpuloom.errors import GpuloomError
-from gpuloom.model.node import Holder, NodeMode, NodeState
+from gpuloom.model.node import Holder, NodeMode, NodeState, PodPresence
 from gpuloom.runtime.clock import Clock
 from services.node_agent.attribution.census import Census
 from services.node_agent.attribution.holders import (
@@ -16,9 +16,10 @@ from services.node_agent.attribution.holders import (
     unlisted_holders,
 )
 from services.node_agent.attribution.ownership import OwnedProcess
+from services.node_agent.attribution.presence import checked, lingering_holders, running_pods
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
-from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, Runtime
+from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, PodGroups, Runtime
 from services.node_agent.readings import DriverReading
 from services.node_agent.state import Observation, next_state
 
@@ -28,14 +29,17 @@ _log = logging.getLogger(__name__)
 class Owners:
     """Who holds this node's devices: the kubelet knows on `nvidia` nodes, the runtime on `gpuloom` ones.
 
-    On both, processes show who computes on what they were not given.
+    On both, processes show who computes on what they were not given, and control groups who is still there.
     """
 
-    def __init__(self, kubelet: Kubelet, runtime: Runtime, pods: PodDirectory, census: Census) -> None:
+    def __init__(
+        self, kubelet: Kubelet, runtime: Runtime, pods: PodDirectory, census: Census, groups: PodGroups
+    ) -> None:
         self._kubelet = kubelet
         self._runtime = runtime
         self._pods = pods
         self._census = census
+        self._groups = groups
 
     async def observe(
         self, state: NodeState, driver: DriverReading | None, driver_problem: str
@@ -46,6 +50,9 @@ class Owners:
         listed, holders_problem = await self._listed(state.mode)
         count = await self._census.take(driver)
         given = self._given(listed, count.all, state.holders)
+        presence = await self._presence(running_pods(given, count.all))
+        still = presence if not presence.unknown_reason else state.presence
+        given += lingering_holders(given, state.holders, still, self._pods.names())
         return Observation(
             node_uid=self._pods.node_uid(),
             driver=driver,
@@ -54,7 +61,14 @@ class Owners:
             holders_problem=holders_problem,
             processes=count.shown,
             processes_problem=count.problem,
+            presence=presence,
         )
+
+    async def _presence(self, running: set[str]) -> PodPresence:
+        try:
+            return checked(await self._groups.presence(), running, self._pods)
+        except GpuloomError as error:
+            return PodPresence(unknown_reason=str(error))
 
     @staticmethod
     def _given(
@@ -120,6 +134,7 @@ class Sampler:
             "driver": seen.driver_problem,
             "holders": seen.holders_problem,
             "processes": seen.processes_problem,
+            "pods": seen.presence.unknown_reason,
         }
         self._metrics.looks.labels(next((part for part, why in problems.items() if why), "none")).inc()
         for part, why in problems.items():

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.model.gpu import GpuHealth
-from gpuloom.model.node import Holder, HolderSource
+from gpuloom.model.node import Holder, HolderSource, PodPresence
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.load import DeviceProcess
 from gpuloom.sim.machine import Machine, Readings
@@ -106,6 +106,20 @@ class SimulatedProcessTable:
             for container in containers
             if container.pid in wanted
         }
+
+
+class SimulatedCgroups:
+    """Pods on the machine, as their control groups would tell them. It is never booted anew."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def presence(self) -> PodPresence:
+        try:
+            hosted = await asyncio.to_thread(self._machine.hosted)
+        except (InvalidRequestError, OSError) as error:
+            raise UnavailableError(f"the simulated machine can't be read: {error}") from error
+        return PodPresence(tuple(sorted(pod.pod.uid for pod in hosted if not pod.exited)))
 
 
 async def _read(machine: Machine, now: datetime) -> Readings:
