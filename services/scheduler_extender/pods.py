@@ -7,7 +7,7 @@ with its problem, because it may hold devices all the same.
 from dataclasses import dataclass
 
 from gpuloom.codec.allocation import believable, decode_allocation
-from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
+from gpuloom.codec.pod import bound_node, is_terminal, kubelet_reports_end, pod_ref, pod_request
 from gpuloom.codec.resources import containers, cpu_and_memory
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of
@@ -39,7 +39,8 @@ def observed_pod(pod: JsonObject) -> ObservedPod | None:
         allocation, unreadable = _allocation(text, ref.uid)
         problem = problem or unreadable
     version = metadata_of(pod).get("resourceVersion")
-    return ObservedPod(ref, node_name, is_terminal(pod), request, allocation, problem, _text(version))
+    ended = kubelet_reports_end(pod)
+    return ObservedPod(ref, node_name, is_terminal(pod), request, allocation, problem, _text(version), ended)
 
 
 def host_share(pod: JsonObject, observed: ObservedPod | None) -> HostShare | None:

@@ -1,15 +1,20 @@
 """When the devices of a pod that ended are free again.
 
-A pod's phase or its disappearance from Kubernetes says little about its containers: a force-deleted pod is
-gone at once while its processes still run. So its devices stay taken until its *node* shows them free:
+A pod's phase is anybody's to write, and its disappearance from Kubernetes says nothing about its containers:
+both the API and the kubelet forget a force-deleted pod at once, while its containers run out their grace. So
+its devices stay taken until its *node* shows that it has left:
   - its node is gone, or
-  - the node's facts are trusted and complete, do not list the pod, and
-      - the kubelet itself reported the pod as ended, or
-      - the node first listed it at least `settle_s` ago, so its absence means that it went, or
-      - nothing else happened for `settle_s`.
+  - the node's facts are trusted and complete, the pod holds nothing by them and is not on the node, and
+      - the kubelet itself reported its end, or
+      - it was on the node at least `settle_s` ago, in this boot of the machine, so its absence means that it
+        went, or
+      - it has been absent for `settle_s`.
+An agent that can't tell which pods are on its node proves none of them gone: only the kubelet's report of the
+end, or the end of the node, frees there.
+
 `settle_s` is longer than all of these together: how old facts may be and still be trusted, how long a
 container takes to start, how long the kubelet keeps silent about it. Facts may also go backwards, by as much
-as their age: a pod that was first listed a moment ago is missing in facts from before it started.
+as their age: a pod that came a moment ago is missing in facts from before it started.
 """
 
 from collections import defaultdict
@@ -17,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.node import PodRef
+from gpuloom.model.node import NodeState, PodPresence, PodRef
 from gpuloom.model.snapshot import NodeFacts
 
 
@@ -25,23 +30,31 @@ from gpuloom.model.snapshot import NodeFacts
 class Release:
     """A pod that ended. `devices` are those it had when it left Kubernetes; None if they are not known.
 
-    `advisory`: they are a prediction, and the kubelet's own choice is still to be seen.
+    `ended`: by the word of its kubelet. `advisory`: the devices are a prediction, and the kubelet's own
+    choice is still to be seen.
     """
 
     pod: PodRef
     node_name: str
-    terminal: bool
+    ended: bool
     devices: tuple[AllocatedDevice, ...] | None = None
     advisory: bool = False
     absent_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stays:
+    """Since when pods have been on a node in one boot of it, by UID; under release also those that left."""
+
+    presence: PodPresence
+    since_s: Mapping[str, float]
 
 
 class Releases:
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
         self._by_node: dict[str, dict[str, Release]] = defaultdict(dict)
-        self._first_seen_s: dict[str, dict[str, float]] = {}
-        """By node name and pod UID; kept while the pod is listed, in Kubernetes, or under release."""
+        self._stays: dict[str, _Stays] = {}
         self._finished: set[str] = set()
 
     def begin(self, release: Release) -> None:
@@ -49,7 +62,7 @@ class Releases:
         before = self._by_node[release.node_name].get(release.pod.uid)
         if before is not None:
             release.absent_since_s = before.absent_since_s
-            release.terminal = release.terminal or before.terminal
+            release.ended = release.ended or before.ended
         self._by_node[release.node_name][release.pod.uid] = release
 
     def drop(self, node_name: str, pod_uid: str) -> None:
@@ -69,19 +82,18 @@ class Releases:
             for release in releases.values():
                 release.absent_since_s = None
             return False
-        present = {holder.pod.uid for holder in facts.state.holders}
-        seen = dict.fromkeys(present, now_s) | self._first_seen_s.get(node_name, {})
-        done = [uid for uid, release in releases.items() if self._is_free(release, present, seen, now_s)]
+        since_s = self._note_stays(node_name, facts.state.presence, now_s)
+        done = [
+            uid for uid, release in releases.items() if self._is_free(release, facts.state, since_s, now_s)
+        ]
         for uid in done:
             self._finish(node_name, uid, alive)
-        kept = present.union(alive, self._by_node.get(node_name, ()))
-        self._first_seen_s[node_name] = {uid: since_s for uid, since_s in seen.items() if uid in kept}
         return bool(done)
 
     def node_gone(self, node_name: str, alive: Collection[str]) -> None:
         for uid in list(self._by_node.get(node_name, ())):
             self._finish(node_name, uid, alive)
-        self._first_seen_s.pop(node_name, None)
+        self._stays.pop(node_name, None)
 
     def finished(self, pod_uid: str) -> bool:
         """Whether this ended pod, still in Kubernetes, has given its devices back."""
@@ -99,14 +111,38 @@ class Releases:
     def waiting_nodes(self) -> list[str]:
         return sorted(self._by_node)
 
+    def _note_stays(self, node_name: str, presence: PodPresence, now_s: float) -> Mapping[str, float]:
+        """Count from when each pod has been there: anew if it was away, or if the machine was booted anew.
+
+        A pod that left can't have come back within one boot, once it is under release.
+        """
+        if presence.unknown_reason:
+            return {}
+        before = self._stays.get(node_name)
+        if before is not None and before.presence is presence:
+            return before.since_s
+        known: Mapping[str, float] = {}
+        if before is not None and before.presence.boot_id == presence.boot_id:
+            known = before.since_s
+        since_s = {uid: known.get(uid, now_s) for uid in presence.pod_uids}
+        for uid in self._by_node.get(node_name, ()):
+            if uid in known:
+                since_s[uid] = known[uid]
+        self._stays[node_name] = _Stays(presence, since_s)
+        return since_s
+
     def _is_free(
-        self, release: Release, present: set[str], first_seen_s: Mapping[str, float], now_s: float
+        self, release: Release, state: NodeState, since_s: Mapping[str, float], now_s: float
     ) -> bool:
-        uid = release.pod.uid
-        if uid in present:
+        uid, presence = release.pod.uid, state.presence
+        held = any(holder.pod.uid == uid for holder in state.holders)
+        if held or presence.unknown_reason:
+            release.absent_since_s = None
+            return not held and release.ended
+        if uid in presence.pod_uids:
             release.absent_since_s = None
             return False
-        if release.terminal or now_s - first_seen_s.get(uid, now_s) >= self._settle_s:
+        if release.ended or now_s - since_s.get(uid, now_s) >= self._settle_s:
             return True
         if release.absent_since_s is None:
             release.absent_since_s = now_s

@@ -274,7 +274,7 @@ class Views:
             delivery=state.delivery,
             gpus=_gpu_views(state.gpus, taken, closed, self._kept.get(node_name)),
             topology=state.topology,
-            closed_reason=closed_reason(claims) or _unknown_device(taken, gpus),
+            closed_reason=closed_reason(claims, state) or _unknown_device(taken, gpus),
             host=self._hosts.capacity(node_name, self._ledger.attempts_on(node_name, without_pod)),
         )
 

@@ -3,10 +3,6 @@
 Every game has one theme, so that it goes deep where it goes; "all" mixes everything.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
-
 from gpuloom.errors import (
     ConflictError,
     DeadlineError,
@@ -18,12 +14,10 @@ from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.names import RESOURCE_NVIDIA_MIG_PREFIX
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
 from tests.unit.scheduler_extender.calls import Call, Task
-from tests.unit.scheduler_extender.machines import Machine, Owed
+from tests.unit.scheduler_extender.ends import Ends
+from tests.unit.scheduler_extender.moves import MOVES, Draw, move
+from tests.unit.scheduler_extender.moves import pick as _pick
 from tests.unit.scheduler_extender.world import World
-
-Item = TypeVar("Item")
-Draw = Callable[[int], int]
-"""A number from 0 to below its argument: chance, or what hypothesis wants."""
 
 THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "all")
 LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
@@ -38,6 +32,7 @@ ONE, TWO = nvidia_cards(1), nvidia_cards(2)
 # Small clusters, and pods that get in each other's way there.
 ARENAS: tuple[tuple[tuple[str, ...], tuple[dict[str, str], ...]], ...] = (
     (("g1",), (gpuloom_share(1000), HALF)),
+    (("e1",), (gpuloom_share(1000), HALF)),
     (("g1", "g2"), (gpuloom_share(700), gpuloom_share(300, 30_000), gpuloom_share(1000), SLICE)),
     (("v1",), (ONE, TWO)),
     (("v2",), (ONE, ONE, MIG)),
@@ -45,28 +40,7 @@ ARENAS: tuple[tuple[tuple[str, ...], tuple[dict[str, str], ...]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Move:
-    play: Callable[["Game", Draw], None]
-    themes: tuple[str, ...]
-    weight: int
-    possible: Callable[["Game"], bool]
-
-
-MOVES: dict[str, Move] = {}
-
-
-def move(
-    *themes: str, weight: int = 2, when: Callable[["Game"], bool] = lambda _: True
-) -> Callable[[Callable[["Game", Draw], None]], Callable[["Game", Draw], None]]:
-    def register(play: Callable[["Game", Draw], None]) -> Callable[["Game", Draw], None]:
-        MOVES[play.__name__] = Move(play, (*themes, "all"), weight, when)
-        return play
-
-    return register
-
-
-class Game:
+class Game(Ends):
     def __init__(self, draw: Draw, theme: str = "") -> None:
         self.theme = theme or _pick(THEMES, draw)
         nodes, self._kinds = _pick(ARENAS, draw)
@@ -228,7 +202,7 @@ class Game:
         when=lambda game: bool(game.world.api.pods),
     )
     def a_pod_is_force_deleted(self, draw: Draw) -> None:
-        self.world.api.delete(_pick(sorted(self.world.api.pods), draw))
+        self.world.force_delete(_pick(sorted(self.world.api.pods), draw))
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
@@ -339,19 +313,8 @@ class Game:
             self.world.create(name, ONE, node=machine.name)
             self.world.replica.hear_pods(EVERYTHING)
 
-    def machines(self) -> list[Machine]:
-        return list(self.world.machines.values())
-
     def unbound(self) -> list[str]:
         return [name for name, pod in self.world.api.pods.items() if "nodeName" not in pod["spec"]]
-
-    def owed(self, started: bool) -> list[tuple[Machine, Owed]]:
-        return [
-            (machine, owed)
-            for machine in self.machines()
-            for owed in machine.owed.values()
-            if owed.started == started
-        ]
 
     def applied(self) -> list[Task]:
         """Whose Binding was applied, and who have not heard of it."""
@@ -382,10 +345,6 @@ class Game:
                 owed.shown = True
                 machine.report(self.world.clock.elapsed_s)
         self.world.hear_facts()
-
-
-def _pick(items: Sequence[Item], draw: Draw) -> Item:
-    return items[draw(len(items))]
 
 
 def _call(task: Task) -> Call:
