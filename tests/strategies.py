@@ -48,6 +48,7 @@ PRESENCES = st.builds(
     pod_uids=st.lists(st.sampled_from(["u-a", "u-b", "u-c"]), unique=True).map(tuple),
     unknown_reason=TEXTS,
     boot_id=NAMES,
+    listed_at_ms=st.integers(0, 2**64 - 1),
 )
 ALLOCATED = st.builds(
     AllocatedDevice, device=DEVICES, milli=st.integers(1, 1000), memory_mib=st.integers(0, 2**24)

@@ -169,12 +169,16 @@ def presence_from_proto(message: pb.PodPresence) -> PodPresence:
         pod_uids=tuple(required(uid, "UID of a pod on the node") for uid in message.pod_uids),
         unknown_reason=shortened(message.unknown_reason),
         boot_id=bounded(message.boot_id, "boot id"),
+        listed_at_ms=message.listed_at_ms,
     )
 
 
 def presence_to_proto(presence: PodPresence) -> pb.PodPresence:
     return pb.PodPresence(
-        pod_uids=presence.pod_uids, unknown_reason=presence.unknown_reason, boot_id=presence.boot_id
+        pod_uids=presence.pod_uids,
+        unknown_reason=presence.unknown_reason,
+        boot_id=presence.boot_id,
+        listed_at_ms=presence.listed_at_ms,
     )
 
 

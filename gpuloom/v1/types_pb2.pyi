@@ -637,13 +637,16 @@ class PodPresence(_message.Message):
     POD_UIDS_FIELD_NUMBER: _builtins.int
     UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
+    LISTED_AT_MS_FIELD_NUMBER: _builtins.int
     unknown_reason: _builtins.str
     """Why nothing may be concluded from a UID that is not in `pod_uids`, for a person; they are then those last
     known. Empty: they are all.
     """
     boot_id: _builtins.str
-    """The kernel's id of this boot of the machine: within one, the control group of a pod that went never comes
-    back. Empty if not known.
+    """The kernel's id of this boot of the machine. Empty if not known."""
+    listed_at_ms: _builtins.int
+    """When this list was made first, in milliseconds since that boot: of two lists of one boot the later one is newer,
+    whichever arrives first. 0 if not known.
     """
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -657,10 +660,11 @@ class PodPresence(_message.Message):
         pod_uids: _abc.Iterable[_builtins.str] | None = ...,
         unknown_reason: _builtins.str = ...,
         boot_id: _builtins.str = ...,
+        listed_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "pod_uids", b"pod_uids", "unknown_reason", b"unknown_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "listed_at_ms", b"listed_at_ms", "pod_uids", b"pod_uids", "unknown_reason", b"unknown_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

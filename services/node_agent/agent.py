@@ -127,7 +127,7 @@ async def add_agent(around: Surroundings, machine: Machine, options: AgentOption
     app, spec = around.app, machine.spec
     kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _device_ids(machine)))
     driver, runtime = SimulatedDriver(machine, app.clock), SimulatedRuntime(machine)
-    processes, groups = SimulatedProcessTable(machine), SimulatedCgroups(machine)
+    processes, groups = SimulatedProcessTable(machine), SimulatedCgroups(machine, app.clock)
     parts = Parts(spec.node, spec.mode, _DELIVERY[spec.mode], driver, kubelet, processes, groups, runtime)
     return await add_agent_of(around, parts, options)
 

@@ -60,8 +60,10 @@ def next_state(before: NodeState, seen: Observation, with_usage: bool = True) ->
 
 
 def _presence(before: PodPresence, seen: PodPresence) -> PodPresence:
-    """Pods that can't be looked for stay as they were last known."""
-    return replace(before, unknown_reason=seen.unknown_reason) if seen.unknown_reason else seen
+    """Pods that can't be looked for stay as they were last known. A list that says the same is not new."""
+    if seen.unknown_reason:
+        return replace(before, unknown_reason=seen.unknown_reason)
+    return before if replace(seen, listed_at_ms=before.listed_at_ms) == before else seen
 
 
 def _gpus(before: NodeState, seen: Observation) -> tuple[Gpu, ...]:

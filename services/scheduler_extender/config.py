@@ -195,8 +195,8 @@ class ExtenderConfig:
         "GPULOOM_EXTENDER_SETTLE",
         default=90.0,
         parse=seconds,
-        help="How long a pod that vanished, and that its node does not show, keeps its devices unless it was "
-        "there for as long; longer than discovery's and this service's facts may be old together",
+        help="How long a vanished pod that its node never showed keeps its devices; "
+        "longer than discovery's and this service's facts may be old together",
     )
     weights: WeightsConfig = group(WeightsConfig)
     leadership: LeadershipConfig = group(LeadershipConfig)

@@ -6,8 +6,7 @@ its devices stay taken until its *node* shows that it has left:
   - its node is gone, or
   - the node's facts are trusted and complete, the pod holds nothing by them and is not on the node, and
       - the kubelet itself reported its end, or
-      - it was on the node at least `settle_s` ago, in this boot of the machine, so its absence means that it
-        went, or
+      - it was on the node by an older list of this boot of the machine, so its absence means that it went, or
       - it has been absent for `settle_s`.
 An agent that can't tell which pods are on its node proves none of them gone: only the kubelet's report of the
 end, or the end of the node, frees there.
@@ -18,7 +17,7 @@ as their age: a pod that came a moment ago is missing in facts from before it st
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gpuloom.model.allocation import AllocatedDevice
@@ -42,19 +41,12 @@ class Release:
     absent_since_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Stays:
-    """Since when pods have been on a node in one boot of it, by UID; under release also those that left."""
-
-    presence: PodPresence
-    since_s: Mapping[str, float]
-
-
 class Releases:
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
         self._by_node: dict[str, dict[str, Release]] = defaultdict(dict)
-        self._stays: dict[str, _Stays] = {}
+        self._sightings: dict[str, dict[str, PodPresence]] = {}
+        """The newest list that has a pod, by node name and UID; of pods in Kubernetes or under release."""
         self._finished: set[str] = set()
 
     def begin(self, release: Release) -> None:
@@ -82,10 +74,8 @@ class Releases:
             for release in releases.values():
                 release.absent_since_s = None
             return False
-        since_s = self._note_stays(node_name, facts.state.presence, now_s)
-        done = [
-            uid for uid, release in releases.items() if self._is_free(release, facts.state, since_s, now_s)
-        ]
+        self._note_sightings(node_name, facts.state.presence, alive)
+        done = [uid for uid, release in releases.items() if self._is_free(release, facts.state, now_s)]
         for uid in done:
             self._finish(node_name, uid, alive)
         return bool(done)
@@ -93,7 +83,7 @@ class Releases:
     def node_gone(self, node_name: str, alive: Collection[str]) -> None:
         for uid in list(self._by_node.get(node_name, ())):
             self._finish(node_name, uid, alive)
-        self._stays.pop(node_name, None)
+        self._sightings.pop(node_name, None)
 
     def finished(self, pod_uid: str) -> bool:
         """Whether this ended pod, still in Kubernetes, has given its devices back."""
@@ -111,29 +101,20 @@ class Releases:
     def waiting_nodes(self) -> list[str]:
         return sorted(self._by_node)
 
-    def _note_stays(self, node_name: str, presence: PodPresence, now_s: float) -> Mapping[str, float]:
-        """Count from when each pod has been there: anew if it was away, or if the machine was booted anew.
-
-        A pod that left can't have come back within one boot, once it is under release.
-        """
+    def _note_sightings(self, node_name: str, presence: PodPresence, alive: Collection[str]) -> None:
         if presence.unknown_reason:
-            return {}
-        before = self._stays.get(node_name)
-        if before is not None and before.presence is presence:
-            return before.since_s
-        known: Mapping[str, float] = {}
-        if before is not None and before.presence.boot_id == presence.boot_id:
-            known = before.since_s
-        since_s = {uid: known.get(uid, now_s) for uid in presence.pod_uids}
-        for uid in self._by_node.get(node_name, ()):
-            if uid in known:
-                since_s[uid] = known[uid]
-        self._stays[node_name] = _Stays(presence, since_s)
-        return since_s
+            return
+        before, listed = self._sightings.get(node_name, {}), set(presence.pod_uids)
+        sightings: dict[str, PodPresence] = {}
+        for uid in {*alive, *self._by_node.get(node_name, ())}:
+            last = before.get(uid)
+            if uid in listed and (last is None or not last.is_newer_than(presence)):
+                sightings[uid] = presence
+            elif last is not None:
+                sightings[uid] = last
+        self._sightings[node_name] = sightings
 
-    def _is_free(
-        self, release: Release, state: NodeState, since_s: Mapping[str, float], now_s: float
-    ) -> bool:
+    def _is_free(self, release: Release, state: NodeState, now_s: float) -> bool:
         uid, presence = release.pod.uid, state.presence
         held = any(holder.pod.uid == uid for holder in state.holders)
         if held or presence.unknown_reason:
@@ -142,7 +123,8 @@ class Releases:
         if uid in presence.pod_uids:
             release.absent_since_s = None
             return False
-        if release.ended or now_s - since_s.get(uid, now_s) >= self._settle_s:
+        last = self._sightings.get(release.node_name, {}).get(uid)
+        if release.ended or (last is not None and presence.is_newer_than(last)):
             return True
         if release.absent_since_s is None:
             release.absent_since_s = now_s

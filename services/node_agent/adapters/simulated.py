@@ -109,17 +109,19 @@ class SimulatedProcessTable:
 
 
 class SimulatedCgroups:
-    """Pods on the machine, as their control groups would tell them. It is never booted anew."""
+    """Pods on the machine, as their control groups would tell them. It was booted in 1970 and never again."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, clock: Clock) -> None:
         self._machine = machine
+        self._clock = clock
 
     async def presence(self) -> PodPresence:
         try:
             hosted = await asyncio.to_thread(self._machine.hosted)
         except (InvalidRequestError, OSError) as error:
             raise UnavailableError(f"the simulated machine can't be read: {error}") from error
-        return PodPresence(tuple(sorted(pod.pod.uid for pod in hosted if not pod.exited)))
+        uids = tuple(sorted(pod.pod.uid for pod in hosted if not pod.exited))
+        return PodPresence(uids, listed_at_ms=int(self._clock.now().timestamp() * 1000))
 
 
 async def _read(machine: Machine, now: datetime) -> Readings:

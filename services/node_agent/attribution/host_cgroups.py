@@ -8,6 +8,7 @@ once. Only names of folders are read.
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class HostCgroups:
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> PodPresence:
+        # Not the agent's own clock: this one goes on while agents come and go.
+        listed_at_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
         try:
             uids = next(filter(None, map(_pods_below, self._hierarchies())), None)
             boot_id = self._boot_id_file.read_text(encoding="ascii", errors="replace").strip()
@@ -58,7 +61,7 @@ class HostCgroups:
         pods = sorted(uids - {""})
         if len(pods) > MAX_PODS_PER_NODE:
             raise UnavailableError(f"there are control groups of {len(pods)} pods, more than a node can run")
-        return PodPresence(tuple(pods), boot_id=boot_id)
+        return PodPresence(tuple(pods), boot_id=boot_id, listed_at_ms=listed_at_ms)
 
     def _hierarchies(self) -> Iterator[Path]:
         if (self._cgroup_dir / _V2_MARK).exists():

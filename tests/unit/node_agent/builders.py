@@ -80,6 +80,7 @@ class FakeMachine:
     containers_run: set[str] = field(default_factory=set)
     present: set[str] = field(default_factory=set)
     groups_problem: str = ""
+    uptime_ms: int = 0
 
     async def read(self) -> DriverReading:
         _answer_or_not(self.driver_problem)
@@ -105,7 +106,9 @@ class FakeMachine:
         _answer_or_not(self.groups_problem)
         running = {holder.pod.uid for holder in self.runtime_holders}
         running |= {owner.pod_uid for owner in self.running.values()}
-        return PodPresence(tuple(sorted((running | self.present) - {""})), boot_id="boot-1")
+        self.uptime_ms += 1
+        uids = sorted((running | self.present) - {""})
+        return PodPresence(tuple(uids), boot_id="boot-1", listed_at_ms=self.uptime_ms)
 
     def unsynced_reason(self) -> str:
         return self.unsynced

@@ -74,6 +74,8 @@ class Machine:
     blind: bool = False
     """The agent can't see control groups: it tells those that it saw last."""
     groups: set[str] = field(default_factory=set)
+    listed: int = 1
+    """Grows with every list of pods that says something new."""
     boot: int = 1
     remembered: dict[str, Holder] = field(default_factory=dict)
     """Whom the agent has told of, by UID."""
@@ -134,6 +136,7 @@ class Machine:
     def restart_agent(self) -> None:
         self.remembered.clear()
         self.groups = set()
+        self.listed += 1
 
     def reboot(self, alive: set[str], now_s: float) -> None:
         """Nothing runs any more; what is alive in Kubernetes is started again."""
@@ -152,12 +155,14 @@ class Machine:
         return owed.shown and not owed.between_runs
 
     def _look_at_groups(self) -> set[str]:
-        if not self.blind:
-            self.groups = {uid for uid, owed in self.owed.items() if owed.started}
+        here = {uid for uid, owed in self.owed.items() if owed.started}
+        if not self.blind and here != self.groups:
+            self.groups = here
+            self.listed += 1
         return self.groups
 
     def _facts(self, holders: list[Holder], pods: set[str]) -> NodeFacts:
-        presence = PodPresence(tuple(sorted(pods)), boot_id=f"boot-{self.boot}")
+        presence = PodPresence(tuple(sorted(pods)), boot_id=f"boot-{self.boot}", listed_at_ms=self.listed)
         if self.blind:
             presence = replace(presence, unknown_reason="no control groups")
         return some_facts(

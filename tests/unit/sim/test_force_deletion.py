@@ -42,9 +42,9 @@ async def test_it_leaves_podresources_at_once_and_its_cards_when_its_grace_is_ov
     assert (len(listed), host.published()) == (1, ())
     assert (hosted.stops_at_s or 0.0) - host.now_s() == GRACE_S
     assert len(host.machine.read(clock.now()).processes) == processes
-    assert (await SimulatedCgroups(host.machine).presence()).pod_uids == ("uid-p",)
+    assert (await SimulatedCgroups(host.machine, clock).presence()).pod_uids == ("uid-p",)
     host.exit("uid-p", killed=True)
-    assert (await SimulatedCgroups(host.machine).presence()).pod_uids == ()
+    assert (await SimulatedCgroups(host.machine, clock).presence()).pod_uids == ()
     host.close()
 
 

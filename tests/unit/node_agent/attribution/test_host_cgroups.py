@@ -38,6 +38,7 @@ class Sys:
     async def pods(self) -> tuple[str, ...]:
         presence = await HostCgroups(self.folder, self.boot_id_file).presence()
         assert (presence.unknown_reason, presence.boot_id) == ("", BOOT)
+        assert presence.listed_at_ms > 0
         return presence.pod_uids
 
 

@@ -78,7 +78,21 @@ async def test_a_force_deleted_pod_that_computes_nothing_holds_its_card_until_it
 
     assert lingering == replace(HELD, source=HolderSource.CGROUP)
     assert bench.reader.holders == ()
-    assert bench.reader.presence == PodPresence((), boot_id="boot-1")
+    assert bench.reader.presence == PodPresence((), boot_id="boot-1", listed_at_ms=3)
+
+
+async def test_a_list_of_pods_that_says_the_same_stays_as_old_as_it_is() -> None:
+    """Readers are told of what came or went, and know which of two lists is the newer one."""
+    machine = FakeMachine(present={"uid-train"})
+    bench = Bench(machine)
+    seen = []
+
+    for present in ({"uid-train"}, {"uid-train"}, set(), {"uid-train"}):
+        machine.present = set(present)
+        await bench.look()
+        seen.append((bench.reader.presence.pod_uids, bench.reader.presence.listed_at_ms))
+
+    assert seen == [(("uid-train",), 1), (("uid-train",), 1), ((), 3), (("uid-train",), 4)]
 
 
 async def test_a_crashing_container_is_a_holder_between_two_runs() -> None:
