@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.catalog import load_catalog
-from gpuloom.sim.workload import cluster_size
+from gpuloom.sim.workload import cluster_size, is_forced, with_fate
 from gpuloom.sim.workload_plan import NAMESPACES, ClusterSize, PlannedPod, WorkloadPlan
 from tests.effort import examples
 from tests.unit.sim.builders import a_node
@@ -95,6 +95,18 @@ def test_every_resource_of_the_plan_is_managed() -> None:
     managed = set(load_catalog().managed_resources())
 
     assert {name for pod in first(WorkloadPlan(SIZE, 1), 500) for name in limits(pod)} <= managed
+
+
+def test_a_few_pods_of_every_kind_of_node_are_deleted_by_force_and_do_not_heed_it() -> None:
+    pods = first(WorkloadPlan(SIZE, 1), 2000)
+
+    forced = [pod for pod in pods if is_forced(pod.manifest["metadata"]["name"])]
+    annotations = [with_fate(pod.manifest)["metadata"]["annotations"] for pod in forced]
+    assert 20 < len(forced) < 80
+    assert {name for pod in forced for name in limits(pod)} >= {"nvidia.com/gpu", "gpuloom.dev/gpu-milli"}
+    assert {(notes["sim.gpuloom.dev/sigterm"], notes["sim.gpuloom.dev/load"]) for notes in annotations} == {
+        ("ignored", "0")
+    }
 
 
 def test_the_size_of_a_cluster_is_what_its_nodes_offer() -> None:
