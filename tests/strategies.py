@@ -11,7 +11,7 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, Verdict
 from gpuloom.model.mig import MigInstance, MigPlacement
-from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
+from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodPresence, PodRef
 from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation, Taint
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from gpuloom.model.topology import PcieLevel, Topology, pair_count
@@ -43,6 +43,13 @@ HOLDERS = st.builds(
     source=st.sampled_from(HolderSource),
     pids=st.lists(st.integers(0, 2**32 - 1), max_size=2).map(tuple),
     given=st.integers(0, 5),
+)
+PRESENCES = st.builds(
+    PodPresence,
+    pod_uids=st.lists(st.sampled_from(["u-a", "u-b", "u-c"]), unique=True).map(tuple),
+    unknown_reason=TEXTS,
+    boot_id=NAMES,
+    listed_at_ms=st.integers(0, 2**64 - 1),
 )
 ALLOCATED = st.builds(
     AllocatedDevice, device=DEVICES, milli=st.integers(1, 1000), memory_mib=st.integers(0, 2**24)
@@ -127,6 +134,7 @@ def node_states(draw: st.DrawFn, name: str = "node-1", uids: tuple[str, ...] = (
         usage=tuple(draw(usages(uuid)) for uuid in sorted(uuids)),
         spot=draw(st.none() | SPOT_NOTICES),
         driver_problem=draw(TEXTS),
+        presence=draw(PRESENCES),
     )
 
 

@@ -13,7 +13,7 @@ from gpuloom.errors import InvalidRequestError
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigInstance, MigPlacement
-from gpuloom.model.node import Holder, HolderSource, PodRef
+from gpuloom.model.node import Holder, HolderSource, PodPresence, PodRef
 from gpuloom.model.topology import MAX_GPUS_PER_NODE, PcieLevel, Topology
 from gpuloom.v1 import types_pb2 as pb
 
@@ -23,6 +23,7 @@ MAX_HOLDERS_PER_NODE = 4096
 MAX_HELD_DEVICES_PER_NODE = 8192
 MAX_MIG_INSTANCES = 16
 MAX_PIDS_PER_HOLDER = 4096
+MAX_PODS_PER_NODE = 4096
 
 _HEALTH = {
     pb.GPU_HEALTH_HEALTHY: GpuHealth.HEALTHY,
@@ -37,6 +38,7 @@ _SOURCE = {
     pb.HOLDER_SOURCE_PROCESS: HolderSource.PROCESS,
     pb.HOLDER_SOURCE_ENVIRONMENT: HolderSource.ENVIRONMENT,
     pb.HOLDER_SOURCE_CLAIM: HolderSource.CLAIM,
+    pb.HOLDER_SOURCE_CGROUP: HolderSource.CGROUP,
 }
 _SOURCE_TO_PROTO = {model: proto for proto, model in _SOURCE.items()}
 
@@ -159,6 +161,26 @@ def holder_to_proto(holder: Holder) -> pb.Holder:
         source=_SOURCE_TO_PROTO.get(holder.source, pb.HOLDER_SOURCE_UNSPECIFIED),
         pids=holder.pids,
         given=holder.given,
+    )
+
+
+def presence_from_proto(message: pb.PodPresence) -> PodPresence:
+    if len(message.pod_uids) > MAX_PODS_PER_NODE:
+        raise InvalidRequestError(f"a node has at most {MAX_PODS_PER_NODE} pods")
+    return PodPresence(
+        pod_uids=tuple(required(uid, "UID of a pod on the node") for uid in message.pod_uids),
+        unknown_reason=shortened(message.unknown_reason),
+        boot_id=bounded(message.boot_id, "boot id"),
+        listed_at_ms=message.listed_at_ms,
+    )
+
+
+def presence_to_proto(presence: PodPresence) -> pb.PodPresence:
+    return pb.PodPresence(
+        pod_uids=presence.pod_uids,
+        unknown_reason=presence.unknown_reason,
+        boot_id=presence.boot_id,
+        listed_at_ms=presence.listed_at_ms,
     )
 
 

@@ -9,6 +9,8 @@ from gpuloom.codec.device import (
     gpu_to_proto,
     holder_to_proto,
     holders_from_proto,
+    presence_from_proto,
+    presence_to_proto,
     required,
     shortened,
     topology_from_proto,
@@ -19,7 +21,7 @@ from gpuloom.codec.device import (
 from gpuloom.codec.spot import spot_from_proto, spot_to_proto
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import Gpu, GpuUsage
-from gpuloom.model.node import Delivery, NodeMode, NodeState
+from gpuloom.model.node import UNTOLD_PRESENCE, Delivery, NodeMode, NodeState
 from gpuloom.model.topology import MAX_GPUS_PER_NODE
 from gpuloom.v1 import node_agent_pb2
 from gpuloom.v1 import types_pb2 as pb
@@ -52,6 +54,9 @@ def node_state_from_proto(message: pb.NodeState) -> NodeState:
             usage=tuple(usage_from_proto(usage) for usage in message.usage),
             spot=spot_from_proto(message.spot) if message.HasField("spot") else None,
             driver_problem=shortened(message.driver_problem),
+            presence=presence_from_proto(message.presence)
+            if message.HasField("presence")
+            else UNTOLD_PRESENCE,
         )
     )
 
@@ -69,6 +74,7 @@ def node_state_to_proto(state: NodeState) -> pb.NodeState:
         usage=[usage_to_proto(usage) for usage in state.usage],
         spot=None if state.spot is None else spot_to_proto(state.spot),
         driver_problem=state.driver_problem,
+        presence=presence_to_proto(state.presence),
     )
 
 
@@ -85,6 +91,9 @@ def node_delta_to_proto(old: NodeState, new: NodeState) -> node_agent_pb2.NodeSt
         delta.holders.holders.extend(holder_to_proto(holder) for holder in new.holders)
         delta.holders.unknown_reason = new.holders_unknown_reason
         delta.holders.SetInParent()
+    if old.presence != new.presence:
+        delta.presence.CopyFrom(presence_to_proto(new.presence))
+        delta.presence.SetInParent()
     if _identity(old) != _identity(new):
         delta.identity.CopyFrom(
             node_agent_pb2.NodeIdentity(
@@ -116,6 +125,8 @@ def apply_node_delta(state: NodeState, delta: node_agent_pb2.NodeStateDelta) -> 
             holders=holders_from_proto(delta.holders.holders),
             holders_unknown_reason=shortened(delta.holders.unknown_reason),
         )
+    if delta.HasField("presence"):
+        state = replace(state, presence=presence_from_proto(delta.presence))
     if delta.HasField("identity"):
         identity = delta.identity
         state = replace(

@@ -14,7 +14,7 @@ import orjson
 from gpuloom.catalog import load_catalog
 from gpuloom.codec.allocation import MAX_DEVICES
 from gpuloom.codec.environment import sees_only_its_allocation
-from gpuloom.codec.fields import JsonObject, object_field, shown, text_field
+from gpuloom.codec.fields import JsonObject, as_object, list_field, object_field, shown, text_field
 from gpuloom.codec.resources import Container, ContainerKind, containers, cpu_and_memory, pod_total
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import MILLI_PER_GPU
@@ -132,8 +132,27 @@ def pod_ref(pod: JsonObject) -> PodRef:
 
 
 def is_terminal(pod: JsonObject) -> bool:
-    """Whether the pod has ended; a deletionTimestamp alone does not end it."""
+    """Whether the pod has ended; a deletionTimestamp alone does not end it.
+
+    Anybody may write that: its containers may run on until its kubelet hears of it.
+    """
     return text_field(object_field(pod, "status", "pod"), "phase", "status") in _TERMINAL_PHASES
+
+
+def kubelet_reports_end(pod: JsonObject) -> bool:
+    """Whether the pod has ended by the word of its kubelet, which alone reports the states of containers.
+
+    A container that waits may be started again. A pod without any that its kubelet took in was refused by it:
+    otherwise its first report names them all.
+    """
+    status = object_field(pod, "status", "pod")
+    if not is_terminal(pod) or not text_field(status, "startTime", "status"):
+        return False
+    lasting = [state for key in _READ_OF_STATUS for state in _container_states(status, key)]
+    if not lasting:
+        return text_field(status, "phase", "status") == "Failed"
+    others = _container_states(status, "ephemeralContainerStatuses")
+    return all("terminated" in state for state in lasting) and not any("running" in state for state in others)
 
 
 def bound_node(pod: JsonObject) -> str | None:
@@ -175,6 +194,13 @@ class _Wishes:
     architectures: tuple[str, ...]
     topology: TopologyPreference
     topology_required: bool
+
+
+def _container_states(status: JsonObject, key: str) -> list[JsonObject]:
+    return [
+        object_field(as_object(entry, f"status.{key}"), "state", f"status.{key}")
+        for entry in list_field(status, key, "status")
+    ]
 
 
 def _nvidia_request(needs: tuple[Container, ...], names: set[str], annotations: JsonObject) -> GpuRequest:

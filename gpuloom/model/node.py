@@ -35,6 +35,7 @@ class HolderSource(StrEnum):
     PROCESS = "process"
     ENVIRONMENT = "environment"
     CLAIM = "claim"
+    CGROUP = "cgroup"
 
     @property
     def mode(self) -> NodeMode:
@@ -80,6 +81,28 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class PodPresence:
+    """Which pods are on a node, by their control groups: also one of which no container runs right now.
+
+    `unknown_reason` is empty when `pod_uids` are all of them; else they are those last known, and nothing may
+    be concluded from a pod's absence. `boot_id` is the kernel's, and `listed_at_ms` counts from that boot:
+    of two lists of one boot the later one is newer, whichever was heard first. 0: not known.
+    """
+
+    pod_uids: tuple[str, ...] = ()
+    unknown_reason: str = ""
+    boot_id: str = ""
+    listed_at_ms: int = 0
+
+    def is_newer_than(self, other: "PodPresence") -> bool:
+        """Whether that is certain."""
+        return self.boot_id == other.boot_id and 0 < other.listed_at_ms < self.listed_at_ms
+
+
+UNTOLD_PRESENCE = PodPresence(unknown_reason="the agent does not say which pods are on its node")
+
+
+@dataclass(frozen=True, slots=True)
 class NodeState:
     """Everything one agent says about its node.
 
@@ -98,3 +121,4 @@ class NodeState:
     usage: tuple[GpuUsage, ...] = ()
     spot: SpotNotice | None = None
     driver_problem: str = ""
+    presence: PodPresence = UNTOLD_PRESENCE

@@ -22,7 +22,10 @@ LOAD_TEMPERATURE_RISE_C = 50.0
 
 @dataclass(frozen=True, slots=True)
 class LoadProfile:
-    """How hard a container works: a level with a smooth wave around it, and its share of its memory."""
+    """How hard a container works: a level with a smooth wave around it, and its share of its memory.
+
+    At level 0 it has not opened its devices: no process of it is on them, and they look idle.
+    """
 
     level_ratio: float
     memory_ratio: float
@@ -106,7 +109,7 @@ def readings(
         )
         for container in running
         for held in container.devices
-        if held.device.gpu_uuid in answering
+        if container.load.level_ratio and held.device.gpu_uuid in answering
     )
     return Readings(gpus, usage, processes)
 
@@ -145,4 +148,4 @@ def _load_ratio(container: RunningContainer, held: AllocatedDevice, elapsed_s: f
 
 
 def _memory_used_mib(container: RunningContainer, held: AllocatedDevice) -> int:
-    return int(held.memory_mib * container.load.memory_ratio)
+    return int(held.memory_mib * container.load.memory_ratio) if container.load.level_ratio else 0

@@ -79,6 +79,8 @@ class HostedPod:
 
     It holds its devices from admission until `exited`. An exited pod stays listed until Kubernetes has
     been told its end, so that a kubelet killed in between neither starts it again nor forgets the outcome.
+    `forgotten_at_s`: it vanished from Kubernetes, and its kubelet no longer counts it, while its containers
+    have up to `grace_s` to stop.
     """
 
     pod: PodRef
@@ -92,6 +94,9 @@ class HostedPod:
     outcome: str = "Succeeded"
     reason: str = ""
     message: str = ""
+    grace_s: float = 30.0
+    ignores_sigterm: bool = False
+    forgotten_at_s: float | None = None
 
     @property
     def devices(self) -> tuple[AllocatedDevice, ...]:
@@ -261,6 +266,9 @@ def _hosted_to_json(hosted: HostedPod) -> dict[str, Any]:
         "outcome": hosted.outcome,
         "reason": hosted.reason,
         "message": hosted.message,
+        "grace": hosted.grace_s,
+        "ignoresSigterm": hosted.ignores_sigterm,
+        "forgottenAt": hosted.forgotten_at_s,
     }
 
 
@@ -289,6 +297,9 @@ def _hosted_pod(entry: Mapping[str, Any]) -> HostedPod:
         outcome=str(entry["outcome"]),
         reason=str(entry["reason"]),
         message=str(entry["message"]),
+        grace_s=float(entry["grace"]),
+        ignores_sigterm=bool(entry["ignoresSigterm"]),
+        forgotten_at_s=_optional_seconds(entry["forgottenAt"]),
     )
 
 

@@ -1,5 +1,8 @@
 """Plays a workload plan against a Kubernetes API: creates pods when they are due, clears up what has ended.
 
+A few pods are deleted by force while they run. They compute nothing and do not heed SIGTERM, so that their
+containers outlive them: whoever is given their GPUs too early shows in the audit.
+
 python -m gpuloom.sim.workload (--api URL | --kubeconfig FILE) [--seed N] [--rate PODS/MIN] …
 """
 
@@ -7,6 +10,7 @@ import argparse
 import asyncio
 import logging
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +28,7 @@ from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU, RESOURCE_NVID
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, SystemClock
 from gpuloom.sim.command import CommandParser, add_api_arguments, api_access, duration_argument, run_command
+from gpuloom.sim.kubelet.host import ANNOTATION_LOAD, ANNOTATION_SIGTERM
 from gpuloom.sim.workload_plan import (
     LABEL_WORKLOAD,
     NAMESPACES,
@@ -38,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 SWEEP_S = 2.0
 CREATE_TRIES = 8
+FORCED_ONE_IN = 40
+FORCED_AFTER_S = 10.0
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -73,6 +80,7 @@ class WorkloadPlayer:
         # When a pod is to be deleted, by its UID.
         self._ended_s: dict[str, float] = {}
         self._give_up_s: dict[tuple[str, str], float] = {}
+        self._running_s: dict[str, float] = {}
         selection = Selection(label_selector=LABEL_WORKLOAD)
         self._pods = Informer(client, PODS, clock, InformerOptions(selection=selection))
         self._pods.on_change(self._on_pod)
@@ -107,7 +115,7 @@ class WorkloadPlayer:
         backoff = Backoff(first_s=0.2, cap_s=2.0)
         for _ in range(CREATE_TRIES):
             try:
-                await self._client.create(PODS, planned.manifest)
+                await self._client.create(PODS, with_fate(planned.manifest))
             except ConflictError:
                 return
             except GpuloomError as error:
@@ -152,9 +160,14 @@ class WorkloadPlayer:
         uid = uid_of(change.object)
         if change.new is None:
             self._ended_s.pop(uid, None)
+            self._running_s.pop(uid, None)
             self._give_up_s.pop(change.key, None)
-        elif (change.new.get("status") or {}).get("phase") in _TERMINAL_PHASES:
+            return
+        phase = (change.new.get("status") or {}).get("phase")
+        if phase in _TERMINAL_PHASES:
             self._ended_s.setdefault(uid, self._clock.monotonic())
+        elif phase == "Running":
+            self._running_s.setdefault(uid, self._clock.monotonic())
 
     async def _sweep(self) -> None:
         """Delete what ended long enough ago, and what waited in vain."""
@@ -165,20 +178,40 @@ class WorkloadPlayer:
                 ended_s = self._ended_s.get(uid_of(pod))
                 is_old = ended_s is not None and now_s - ended_s >= self._settings.retention_s
                 if is_old or self._is_hopeless(pod, now_s):
-                    await self._delete(pod)
+                    await self._delete(pod, DeleteOptions(uid=uid_of(pod)))
+                elif ended_s is None and self._is_due_to_be_forced(pod, now_s):
+                    await self._delete(pod, DeleteOptions(uid=uid_of(pod), grace_period_s=0))
 
     def _is_hopeless(self, pod: JsonObject, now_s: float) -> bool:
         due_s = self._give_up_s.get(key_of(pod))
         return due_s is not None and now_s >= due_s and not (pod.get("spec") or {}).get("nodeName")
 
-    async def _delete(self, pod: JsonObject) -> None:
+    def _is_due_to_be_forced(self, pod: JsonObject, now_s: float) -> bool:
+        running_s = self._running_s.get(uid_of(pod))
+        return running_s is not None and now_s - running_s >= FORCED_AFTER_S and is_forced(key_of(pod)[1])
+
+    async def _delete(self, pod: JsonObject, options: DeleteOptions) -> None:
         namespace, name = key_of(pod)
         try:
-            await self._client.delete(PODS, name, namespace, DeleteOptions(uid=uid_of(pod)))
+            await self._client.delete(PODS, name, namespace, options)
         except (ConflictError, NotFoundError):
             return
         except GpuloomError as error:
             _log.warning("pod not deleted", extra={"pod": f"{namespace}/{name}", "error": str(error)})
+
+
+def is_forced(name: str) -> bool:
+    """Whether the pod of this name is deleted by force."""
+    return zlib.crc32(name.encode()) % FORCED_ONE_IN == 0
+
+
+def with_fate(manifest: JsonObject) -> JsonObject:
+    """The pod, with what shows on its node if it is one that is deleted by force."""
+    metadata = manifest["metadata"]
+    if not is_forced(metadata["name"]):
+        return manifest
+    stubborn = {**metadata["annotations"], ANNOTATION_LOAD: "0", ANNOTATION_SIGTERM: "ignored"}
+    return {**manifest, "metadata": {**metadata, "annotations": stubborn}}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

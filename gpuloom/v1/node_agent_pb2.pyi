@@ -116,6 +116,7 @@ class NodeStateDelta(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     REMOVED_GPU_UUIDS_FIELD_NUMBER: _builtins.int
+    PRESENCE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Gpu]:
         """GPUs that are new or changed, whole."""
@@ -136,6 +137,10 @@ class NodeStateDelta(_message.Message):
     def removed_gpu_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """UUIDs of GPUs that are not in the state any more: another card took their index."""
 
+    @_builtins.property
+    def presence(self) -> _types_pb2.PodPresence:
+        """All pods on the node, if any came or went, or if what is known of them changed."""
+
     def __init__(
         self,
         *,
@@ -144,10 +149,11 @@ class NodeStateDelta(_message.Message):
         usage: _abc.Iterable[_types_pb2.GpuUsage] | None = ...,
         identity: Global___NodeIdentity | None = ...,
         removed_gpu_uuids: _abc.Iterable[_builtins.str] | None = ...,
+        presence: _types_pb2.PodPresence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders", "identity", b"identity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders", "identity", b"identity", "presence", b"presence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "holders", b"holders", "identity", b"identity", "removed_gpu_uuids", b"removed_gpu_uuids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "holders", b"holders", "identity", b"identity", "presence", b"presence", "removed_gpu_uuids", b"removed_gpu_uuids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

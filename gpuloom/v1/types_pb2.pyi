@@ -166,6 +166,10 @@ class _HolderSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HolderSo
     """The driver's process list, and nobody else: a pod that was not given the device, or no pod at all."""
     HOLDER_SOURCE_ENVIRONMENT: _HolderSource.ValueType  # 4
     """The pod's own environment, which the nvidia runtime reads."""
+    HOLDER_SOURCE_CGROUP: _HolderSource.ValueType  # 5
+    """The pod's control group, and nobody else: it was given the device before, nobody lists it any more, and it
+    is still on the node. The kubelet may count such a device as free.
+    """
     HOLDER_SOURCE_CLAIM: _HolderSource.ValueType  # 14
     """The kubelet's PodResources: a DRA driver gave it, by a resource claim. A device that could not be resolved
     to a GPU has "driver/pool/device" in place of the GPU's UUID.
@@ -184,6 +188,10 @@ HOLDER_SOURCE_PROCESS: HolderSource.ValueType  # 3
 """The driver's process list, and nobody else: a pod that was not given the device, or no pod at all."""
 HOLDER_SOURCE_ENVIRONMENT: HolderSource.ValueType  # 4
 """The pod's own environment, which the nvidia runtime reads."""
+HOLDER_SOURCE_CGROUP: HolderSource.ValueType  # 5
+"""The pod's control group, and nobody else: it was given the device before, nobody lists it any more, and it
+is still on the node. The kubelet may count such a device as free.
+"""
 HOLDER_SOURCE_CLAIM: HolderSource.ValueType  # 14
 """The kubelet's PodResources: a DRA driver gave it, by a resource claim. A device that could not be resolved
 to a GPU has "driver/pool/device" in place of the GPU's UUID.
@@ -635,6 +643,48 @@ class Holder(_message.Message):
 Global___Holder: _TypeAlias = Holder  # noqa: Y015
 
 @_typing.final
+class PodPresence(_message.Message):
+    """Which pods are on a node, whether or not a container of them runs right now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_UIDS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    LISTED_AT_MS_FIELD_NUMBER: _builtins.int
+    unknown_reason: _builtins.str
+    """Why nothing may be concluded from a UID that is not in `pod_uids`, for a person; they are then those last
+    known. Empty: they are all.
+    """
+    boot_id: _builtins.str
+    """The kernel's id of this boot of the machine. Empty if not known."""
+    listed_at_ms: _builtins.int
+    """When this list was made first, in milliseconds since that boot: of two lists of one boot the later one is newer,
+    whichever arrives first. 0 if not known.
+    """
+    @_builtins.property
+    def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UIDs of all pods whose control group exists on the node, with or without GPUs, in order. A static pod is there
+        by the hash of its manifest and, if it is known, by the UID of its mirror.
+        """
+
+    def __init__(
+        self,
+        *,
+        pod_uids: _abc.Iterable[_builtins.str] | None = ...,
+        unknown_reason: _builtins.str = ...,
+        boot_id: _builtins.str = ...,
+        listed_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "listed_at_ms", b"listed_at_ms", "pod_uids", b"pod_uids", "unknown_reason", b"unknown_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodPresence: _TypeAlias = PodPresence  # noqa: Y015
+
+@_typing.final
 class SpotNotice(_message.Message):
     """A notice that stands. It goes when the cloud takes it back."""
 
@@ -687,6 +737,7 @@ class NodeState(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     SPOT_FIELD_NUMBER: _builtins.int
     DRIVER_PROBLEM_FIELD_NUMBER: _builtins.int
+    PRESENCE_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Kubernetes node name."""
     node_uid: _builtins.str
@@ -719,6 +770,10 @@ class NodeState(_message.Message):
     def spot(self) -> Global___SpotNotice:
         """What the cloud says about this machine's end. Absent: nothing."""
 
+    @_builtins.property
+    def presence(self) -> Global___PodPresence:
+        """Which pods are on the node. Absent (an agent that does not say): not known, so that no pod is known to be gone."""
+
     def __init__(
         self,
         *,
@@ -733,10 +788,11 @@ class NodeState(_message.Message):
         usage: _abc.Iterable[Global___GpuUsage] | None = ...,
         spot: Global___SpotNotice | None = ...,
         driver_problem: _builtins.str = ...,
+        presence: Global___PodPresence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spot", b"spot", "topology", b"topology"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["presence", b"presence", "spot", b"spot", "topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "driver_problem", b"driver_problem", "gpus", b"gpus", "holders", b"holders", "holders_unknown_reason", b"holders_unknown_reason", "mode", b"mode", "node_name", b"node_name", "node_uid", b"node_uid", "spot", b"spot", "topology", b"topology", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "driver_problem", b"driver_problem", "gpus", b"gpus", "holders", b"holders", "holders_unknown_reason", b"holders_unknown_reason", "mode", b"mode", "node_name", b"node_name", "node_uid", b"node_uid", "presence", b"presence", "spot", b"spot", "topology", b"topology", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -350,6 +350,7 @@ def _same_but_usage(one: NodeState, other: NodeState) -> bool:
     return (
         one.gpus == other.gpus
         and one.holders == other.holders
+        and one.presence == other.presence
         and one.topology == other.topology
         and (one.node_name, one.node_uid, one.mode, one.delivery)
         == (other.node_name, other.node_uid, other.mode, other.delivery)

@@ -16,7 +16,12 @@ from gpuloom.v1.node_agent_pb2_grpc import add_NodeAgentServiceServicer_to_serve
 from services.node_agent.adapters.kubelet import PodResourcesKubelet
 from services.node_agent.adapters.kubernetes import InformedPods
 from services.node_agent.adapters.pod_index import PodIndex
-from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
+from services.node_agent.adapters.simulated import (
+    SimulatedCgroups,
+    SimulatedDriver,
+    SimulatedProcessTable,
+    SimulatedRuntime,
+)
 from services.node_agent.attribution.census import Census
 from services.node_agent.attribution.listing import ProcessLister
 from services.node_agent.claims import GpuClaims
@@ -29,7 +34,7 @@ from services.node_agent.exporter.wiring import NodeExport, start_exporter
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.nvml.device_ids import device_of
-from services.node_agent.ports import GpuDriver, Kubelet, ProcessTable, Runtime
+from services.node_agent.ports import GpuDriver, Kubelet, PodGroups, ProcessTable, Runtime
 from services.node_agent.sampler import Owners, Sampler
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
 from services.node_agent.spot.config import SpotConfig
@@ -107,6 +112,7 @@ class Parts:
     driver: GpuDriver
     kubelet: Kubelet
     processes: ProcessTable
+    groups: PodGroups
     runtime: Runtime | None = None
 
 
@@ -122,8 +128,8 @@ async def add_agent(around: Surroundings, machine: Machine, options: AgentOption
     app, spec = around.app, machine.spec
     kubelet = await app.enter(PodResourcesKubelet(machine.socket_path, _gpu_claims(machine)))
     driver, runtime = SimulatedDriver(machine, app.clock), SimulatedRuntime(machine)
-    processes = SimulatedProcessTable(machine)
-    parts = Parts(spec.node, spec.mode, _DELIVERY[spec.mode], driver, kubelet, processes, runtime)
+    processes, groups = SimulatedProcessTable(machine), SimulatedCgroups(machine, app.clock)
+    parts = Parts(spec.node, spec.mode, _DELIVERY[spec.mode], driver, kubelet, processes, groups, runtime)
     return await add_agent_of(around, parts, options)
 
 
@@ -140,7 +146,7 @@ async def add_agent_of(around: Surroundings, parts: Parts, options: AgentOptions
     start_spot(app, options.spot, node, around.nodes, around.spot_metrics)
     driver = around.export.show(node, parts.driver)
     census = Census(parts.processes, pods)
-    owners = Owners(parts.kubelet, runtime, pods, census)
+    owners = Owners(parts.kubelet, runtime, pods, census, parts.groups)
     sampler = Sampler(node, driver, owners, app.clock, around.metrics)
     app.add_loop(f"sampler {name}", lambda: sampler.run(timing.sample_interval_s, timing.usage_interval_s))
     app.add_liveness(f"sampler {name}", node.stale_reason)

@@ -21,6 +21,7 @@ from services.node_agent.agent import (
     open_machine,
     surround,
 )
+from services.node_agent.attribution.host_cgroups import HostCgroups
 from services.node_agent.attribution.host_processes import HostProcesses
 from services.node_agent.claims import GpuClaims
 from services.node_agent.config import AgentConfig, Driver
@@ -62,7 +63,9 @@ async def _nvml_parts(app: App, config: AgentConfig) -> Parts:
     claims = GpuClaims(driver.device_of_id, driver.uuid_of_minor, frozenset(config.dra_gpu_drivers))
     kubelet = await app.enter(PodResourcesKubelet(config.kubelet_socket, claims))
     processes = HostProcesses(config.proc_dir)
-    return Parts(config.node_name, config.mode, _FIRST_DELIVERY[config.mode], driver, kubelet, processes)
+    groups = HostCgroups(config.cgroup_dir)
+    delivery = _FIRST_DELIVERY[config.mode]
+    return Parts(config.node_name, config.mode, delivery, driver, kubelet, processes, groups)
 
 
 def _only(field_selector: str) -> InformerOptions:

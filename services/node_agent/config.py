@@ -107,6 +107,12 @@ class AgentConfig:
         parse=_path,
         help="The host's /proc, where the owners of GPU processes are read; used by driver nvml",
     )
+    cgroup_dir: Path = setting(
+        "GPULOOM_AGENT_CGROUP_DIR",
+        default=Path("/sys/fs/cgroup"),
+        parse=_path,
+        help="The host's control groups, which show which pods are on the node; used by driver nvml",
+    )
     machine_dir: Path | None = setting(
         "GPULOOM_AGENT_MACHINE_DIR",
         default=None,

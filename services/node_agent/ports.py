@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuloom.model.gpu import DeviceRef
-from gpuloom.model.node import Holder, PodRef
+from gpuloom.model.node import Holder, PodPresence, PodRef
 from services.node_agent.readings import DriverReading, Process
 
 
@@ -69,13 +69,18 @@ class ProcessTable(Protocol):
         """Owners of those that still run. Raise UnavailableError if the host's processes can't be seen."""
 
 
+class PodGroups(Protocol):
+    async def presence(self) -> PodPresence:
+        """Which pods are on the node, by their control groups. Raise UnavailableError if it can't be seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedPod:
     """The pod that has a name on this node now.
 
     `uid` is empty while it is not certain that the kubelet means this one: a pod of the same name was here
-    before, and the kubelet has not said yet that it took this one in. `over`: it has ended, and its kubelet
-    says that none of its containers runs. `runs`: its kubelet says that some container runs.
+    before, and the kubelet has not said yet that it took this one in. `over`: it has ended by its kubelet's
+    word, so that no container of it runs or will. `runs`: its kubelet says that some container runs.
     """
 
     uid: str

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from gpuloom.errors import GpuloomError
-from gpuloom.model.node import Holder, NodeMode, NodeState
+from gpuloom.model.node import Holder, NodeMode, NodeState, PodPresence
 from gpuloom.runtime.clock import Clock
 from services.node_agent.attribution.census import Census
 from services.node_agent.attribution.holders import (
@@ -17,10 +17,11 @@ from services.node_agent.attribution.holders import (
     unlisted_holders,
 )
 from services.node_agent.attribution.ownership import OwnedProcess
+from services.node_agent.attribution.presence import checked, lingering_holders, running_pods
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.plausibility import sift
-from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, Runtime
+from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, PodGroups, Runtime
 from services.node_agent.readings import DriverReading
 from services.node_agent.state import Observation, next_state
 
@@ -33,14 +34,17 @@ class Owners:
 
     There the kubelet is asked, too: pods that were there before the node changed its mode have devices of
     NVIDIA's plugin, and a DRA driver may give out GPUs on any node. In every mode, processes show who
-    computes on what they were not given.
+    computes on what they were not given, and control groups who is still there.
     """
 
-    def __init__(self, kubelet: Kubelet, runtime: Runtime, pods: PodDirectory, census: Census) -> None:
+    def __init__(
+        self, kubelet: Kubelet, runtime: Runtime, pods: PodDirectory, census: Census, groups: PodGroups
+    ) -> None:
         self._kubelet = kubelet
         self._runtime = runtime
         self._pods = pods
         self._census = census
+        self._groups = groups
 
     async def observe(
         self, state: NodeState, driver: DriverReading | None, driver_problem: str
@@ -51,6 +55,9 @@ class Owners:
         listed, holders_problem = await self._listed(state.mode)
         count = await self._census.take(driver)
         given = listed.given(count.all, state.holders) if listed is not None else ()
+        presence = await self._presence(running_pods(given, count.all))
+        still = presence if not presence.unknown_reason else state.presence
+        given += lingering_holders(given, state.holders, still, self._pods.names())
         return Observation(
             node_uid=self._pods.node_uid(),
             driver=driver,
@@ -59,7 +66,14 @@ class Owners:
             holders_problem=holders_problem,
             processes=count.shown,
             processes_problem=count.problem,
+            presence=presence,
         )
+
+    async def _presence(self, running: set[str]) -> PodPresence:
+        try:
+            return checked(await self._groups.presence(), running, self._pods)
+        except GpuloomError as error:
+            return PodPresence(unknown_reason=str(error))
 
     async def _listed(self, mode: NodeMode) -> tuple["_Listed | None", str]:
         """What was given, and why it can't be believed, if so."""
@@ -132,6 +146,7 @@ class Sampler:
             "driver": seen.driver_problem,
             "holders": seen.holders_problem,
             "processes": seen.processes_problem,
+            "pods": seen.presence.unknown_reason,
         }
         self._metrics.looks.labels(next((part for part, why in problems.items() if why), "none")).inc()
         for part, why in problems.items():

@@ -6,7 +6,15 @@ Keeps what must not vanish: a GPU once seen stays in the state, as lost if the d
 from dataclasses import dataclass, replace
 
 from gpuloom.model.gpu import Gpu, GpuHealth, GpuUsage
-from gpuloom.model.node import Delivery, Holder, NodeMode, NodeState, PodRef
+from gpuloom.model.node import (
+    UNTOLD_PRESENCE,
+    Delivery,
+    Holder,
+    NodeMode,
+    NodeState,
+    PodPresence,
+    PodRef,
+)
 from gpuloom.model.process import GpuProcess
 from gpuloom.model.topology import Topology
 from services.node_agent.attribution.ownership import DeviceOrder, device_order
@@ -27,6 +35,7 @@ class Observation:
     holders_problem: str
     processes: tuple[GpuProcess, ...] = ()
     processes_problem: str = ""
+    presence: PodPresence = UNTOLD_PRESENCE
 
 
 def first_state(node_name: str, mode: NodeMode, delivery: Delivery) -> NodeState:
@@ -46,7 +55,15 @@ def next_state(before: NodeState, seen: Observation, with_usage: bool = True) ->
         holders=before.holders if seen.holders_problem else tuple(sorted(seen.holders, key=_holder_order)),
         holders_unknown_reason=seen.holders_problem,
         driver_problem=seen.driver_problem,
+        presence=_presence(before.presence, seen.presence),
     )
+
+
+def _presence(before: PodPresence, seen: PodPresence) -> PodPresence:
+    """Pods that can't be looked for stay as they were last known. A list that says the same is not new."""
+    if seen.unknown_reason:
+        return replace(before, unknown_reason=seen.unknown_reason)
+    return before if replace(seen, listed_at_ms=before.listed_at_ms) == before else seen
 
 
 def _gpus(before: NodeState, seen: Observation) -> tuple[Gpu, ...]:

@@ -232,6 +232,9 @@ class Bindings:
             raise BindRefusedError(f"node {call.node_name} does not exist")
         earlier = bench.ledger.attempt(call.uid, view.uid)
         if earlier is not None:
+            if view.closed_reason:
+                # What it holds may be in other hands by now, of an authority that does not ask us.
+                raise BindRefusedError(f"node closed: {view.closed_reason}")
             return earlier
         if allocation_text(pod) is not None:
             raise BindRefusedError("the pod carries an allocation that GPULoom did not make; remove it")

@@ -35,9 +35,10 @@ class ObservedPod:
     """A pod that asks for a GPU or carries an allocation, as the informer shows it.
 
     `problem` says why its request or its allocation can't be believed; such a pod may hold any device of
-    its node. `node_name` is empty while it is unbound. `version` is the resourceVersion it was read at; most
-    of what changes it changes nothing else here. `asked` is None while it is unbound, if its containers can't
-    be read, and if it carries an allocation that can't be, or carried one before.
+    its node. `node_name` is empty while it is unbound. `terminal` is its phase, which anybody may write;
+    `ended`: its kubelet reported its end. `version` is the resourceVersion it was read at; most of what
+    changes it changes nothing else here. `asked` is None while it is unbound, if its containers can't be
+    read, and if it carries an allocation that can't be, or carried one before.
     """
 
     ref: PodRef
@@ -48,6 +49,7 @@ class ObservedPod:
     problem: str = ""
     version: str = field(default="", compare=False)
     asked: Asked | None = None
+    ended: bool = False
 
 
 def pod_claim(pod: ObservedPod, node_uid: str | None, facts: NodeFacts | None) -> Claim:

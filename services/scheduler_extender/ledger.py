@@ -8,13 +8,14 @@ The rules, each of which prevents a double allocation:
     attempt and the pod was read unbound after that, or when the pod is observed unbound and newer than its
     last Binding: none of them can be applied any more. A timeout ends nothing: the attempt holds its
     devices, and an attempt on another node may hold others beside it, until one of them is observed.
-  - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`).
+  - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`). One
+    that is shown to run again afterwards has them again: whoever was given them meanwhile contests them.
   - Whatever a node shows as held counts, whether or not there is a pod for it.
   - A node gives nothing out while somebody holds what was given in another mode (see `modes.py`).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuloom.model.allocation import Allocation
@@ -63,6 +64,11 @@ class Ledger:
         self._touched: set[str] = set()
         self._confirmed: set[str] = set()
         self._reopened: set[str] = set()
+        self._facts_are_stale: Callable[[], bool] = lambda: False
+
+    def doubt_facts_when(self, stale: Callable[[], bool]) -> None:
+        """While the facts as a whole are stale nothing is released by them, and no time counts."""
+        self._facts_are_stale = stale
 
     def observe_node(self, name: str, uid: str) -> None:
         """A node under a known name with another UID is another machine: nothing carries over."""
@@ -124,10 +130,7 @@ class Ledger:
         else:
             self._touched.add(pod.node_name)
             self._end_attempts(uid)
-        if not pod.terminal:
-            self._releases.drop(pod.node_name, uid)
-        elif before is None or not before.terminal:
-            self._releases.begin(Release(pod.ref, pod.node_name, terminal=True))
+        self._note_end(pod, before)
         self._settle(pod.node_name, now_s)
         return confirms
 
@@ -264,6 +267,16 @@ class Ledger:
             and all(release.pod.uid != uid for release in self._releases.on_node(name))
         )
 
+    def _note_end(self, pod: ObservedPod, before: ObservedPod | None) -> None:
+        uid = pod.ref.uid
+        if not pod.terminal or (before is not None and before.ended and not pod.ended):
+            # It runs after all, or again: what was concluded from its end no longer holds.
+            self._releases.drop(pod.node_name, uid)
+            self._releases.forget_finished(uid)
+        known = before is not None and (before.terminal, before.ended) == (pod.terminal, pod.ended)
+        if pod.terminal and not known and not self._releases.finished(uid):
+            self._releases.begin(Release(pod.ref, pod.node_name, pod.ended))
+
     def _known_claims(self, node_name: str) -> list[Claim]:
         """By pod, whatever their state: predictions are made in this order, and a confirmed one must stay."""
         return sorted(self._claims_by_state(node_name), key=lambda claim: claim.pod.uid)
@@ -291,6 +304,7 @@ class Ledger:
                     advisory=release.advisory,
                     mode=release.mode,
                     unlisted=release.unlisted,
+                    unreserved=not release.ended,
                 )
 
     def _pod_claim(self, pod: ObservedPod) -> Claim:
@@ -304,7 +318,7 @@ class Ledger:
         return Release(
             pod=pod.ref,
             node_name=pod.node_name,
-            terminal=pod.terminal,
+            ended=pod.ended,
             devices=claim.devices,
             advisory=claim.advisory,
             wanted=None if claim.problem else claim.wanted,
@@ -323,7 +337,8 @@ class Ledger:
 
     def _settle(self, node_name: str, now_s: float) -> None:
         alive = self._pods_by_node.get(node_name, set())
-        if self._releases.settle(node_name, self._facts_of(node_name), alive, now_s):
+        facts = None if self._facts_are_stale() else self._facts_of(node_name)
+        if self._releases.settle(node_name, facts, alive, now_s):
             self._touched.add(node_name)
             self._reopened.add(node_name)
 
@@ -364,7 +379,7 @@ def _release(attempt: Attempt) -> Release:
     return Release(
         attempt.pod,
         attempt.node_name,
-        terminal=False,
+        ended=False,
         devices=given.devices,
         advisory=given.advisory,
         mode=given.mode,

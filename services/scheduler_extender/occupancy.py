@@ -13,7 +13,7 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
+from gpuloom.model.node import Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.capacity import counted_memory_mib, is_beyond
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
@@ -27,7 +27,8 @@ class Claim:
     for, None if that is not known. `confirmed`: the node itself shows these devices as held by this owner.
     `mode` is that in which its devices are given, UNKNOWN if nobody knows or it has none. `unlisted` are
     devices beside them that the kubelet keeps for it and never lists, each by its kind: a MIG profile, or
-    empty for a whole GPU. `wanted` is without them.
+    empty for a whole GPU. `wanted` is without them. `unreserved`: a kubelet that gives out devices no longer
+    counts these as given, though they may be in use.
     """
 
     pod: PodRef
@@ -39,6 +40,7 @@ class Claim:
     problem: str = ""
     mode: NodeMode = NodeMode.UNKNOWN
     unlisted: tuple[str, ...] = ()
+    unreserved: bool = False
 
     @property
     def unaccounted(self) -> bool:
@@ -57,6 +59,7 @@ class Taken:
 
 
 CONTESTED = "a GPU is held by another owner than the one it was given to"
+UNRESERVED = "a GPU pod that was deleted by force may still run, and the kubelet may give its GPUs to others"
 
 NOTHING = Taken()
 
@@ -95,19 +98,25 @@ def held_claims(holders: Iterable[Holder], owners: frozenset[str] | set[str]) ->
             tuple(_whole(device) for device in holder.devices),
             confirmed=True,
             mode=holder.source.mode,
+            # It was given these devices, and is not in Kubernetes: its kubelet has forgotten it, or will.
+            unreserved=bool(holder.pod.uid) and holder.source is not HolderSource.PROCESS,
         )
         for holder in holders
         if not holder.pod.uid or holder.pod.uid not in owners
     )
 
 
-def closed_reason(claims: Iterable[Claim]) -> str:
+def closed_reason(claims: Iterable[Claim], state: NodeState) -> str:
     """Why the whole node is closed by its claims; empty if it is not."""
     for claim in claims:
         if claim.problem:
             return f"a GPU pod on the node can't be accounted for: {claim.problem}"
         if claim.devices is None:
             return "the devices of a GPU pod on the node are not known yet"
+        if claim.unreserved and state.mode is NodeMode.NVIDIA:
+            # Whichever card we leave free, the kubelet may choose the one that is still in use.
+            blind = state.presence.unknown_reason
+            return f"{UNRESERVED}; it can't be seen whether it does: {blind}" if blind else UNRESERVED
     return ""
 
 

@@ -12,6 +12,7 @@ from gpuloom.codec.pod import (
     bound_node,
     bound_request,
     is_terminal,
+    kubelet_reports_end,
     plugged_devices,
     pod_ref,
     pod_request,
@@ -55,6 +56,7 @@ def observed_pod(pod: JsonObject) -> ObservedPod | None:
         problem=problem or unreadable,
         version=_text(metadata_of(pod).get("resourceVersion")),
         asked=_asked(pod) if node_name and not unreadable else None,
+        ended=kubelet_reports_end(pod),
     )
 
 

@@ -1,24 +1,27 @@
 """When the devices of a pod that ended are free again.
 
-A pod's phase or its disappearance from Kubernetes says little about its containers: a force-deleted pod is
-gone at once while its processes still run. So its devices stay taken until its *node* shows them free:
+A pod's phase is anybody's to write, and its disappearance from Kubernetes says nothing about its containers:
+both the API and the kubelet forget a force-deleted pod at once, while its containers run out their grace. So
+its devices stay taken until its *node* shows that it has left:
   - its node is gone, or
-  - the node's facts are trusted and complete, do not list the pod, and
-      - the kubelet itself reported the pod as ended, or
-      - the node first listed it at least `settle_s` ago, so its absence means that it went (unless the node
-        is in another mode by now), or
-      - nothing else happened for `settle_s`.
+  - the node's facts are trusted and complete, the pod holds nothing by them and is not on the node, and
+      - the kubelet itself reported its end, or
+      - it was on the node by an older list of this boot of the machine, so its absence means that it went, or
+      - it has been absent for `settle_s`.
+An agent that can't tell which pods are on its node proves none of them gone: only the kubelet's report of the
+end, or the end of the node, frees there.
+
 `settle_s` is longer than all of these together: how old facts may be and still be trusted, how long a
 container takes to start, how long the kubelet keeps silent about it. Facts may also go backwards, by as much
-as their age: a pod that was first listed a moment ago is missing in facts from before it started.
+as their age: a pod that came a moment ago is missing in facts from before it started.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.node import NodeMode, PodRef
+from gpuloom.model.node import NodeMode, NodeState, PodPresence, PodRef
 from gpuloom.model.snapshot import NodeFacts
 
 
@@ -26,14 +29,14 @@ from gpuloom.model.snapshot import NodeFacts
 class Release:
     """A pod that ended. `devices` are those it had when it left Kubernetes; None if they are not known.
 
-    `advisory`: they are a prediction, and the kubelet's own choice is still to be seen. `mode` is that in
-    which they were given, UNKNOWN if that is not known. `wanted` and `unlisted` are those of the claim that
-    the pod had.
+    `ended`: by the word of its kubelet. `advisory`: the devices are a prediction, and the kubelet's own
+    choice is still to be seen. `mode` is that in which they were given, UNKNOWN if that is not known.
+    `wanted` and `unlisted` are those of the claim that the pod had.
     """
 
     pod: PodRef
     node_name: str
-    terminal: bool
+    ended: bool
     devices: tuple[AllocatedDevice, ...] | None = None
     advisory: bool = False
     wanted: int | None = None
@@ -46,8 +49,8 @@ class Releases:
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
         self._by_node: dict[str, dict[str, Release]] = defaultdict(dict)
-        self._first_seen_s: dict[str, dict[str, float]] = {}
-        """By node name and pod UID; kept while the pod is listed, in Kubernetes, or under release."""
+        self._sightings: dict[str, dict[str, PodPresence]] = {}
+        """The newest list that has a pod, by node name and UID; of pods in Kubernetes or under release."""
         self._finished: set[str] = set()
 
     def begin(self, release: Release) -> None:
@@ -55,7 +58,7 @@ class Releases:
         before = self._by_node[release.node_name].get(release.pod.uid)
         if before is not None:
             release.absent_since_s = before.absent_since_s
-            release.terminal = release.terminal or before.terminal
+            release.ended = release.ended or before.ended
         self._by_node[release.node_name][release.pod.uid] = release
 
     def drop(self, node_name: str, pod_uid: str) -> None:
@@ -75,25 +78,24 @@ class Releases:
             for release in releases.values():
                 release.absent_since_s = None
             return False
-        present = {holder.pod.uid for holder in facts.state.holders}
-        seen = dict.fromkeys(present, now_s) | self._first_seen_s.get(node_name, {})
-        # In another mode a node may not show whom it showed before: that they are missing means little.
-        shown = {
-            uid: since_s
-            for uid, since_s in seen.items()
-            if uid not in releases or releases[uid].mode in (facts.state.mode, NodeMode.UNKNOWN)
-        }
-        done = [uid for uid, release in releases.items() if self._is_free(release, present, shown, now_s)]
+        self._note_sightings(node_name, facts.state.presence, alive)
+        done = [uid for uid, release in releases.items() if self._is_free(release, facts.state, now_s)]
         for uid in done:
             self._finish(node_name, uid, alive)
-        kept = present.union(alive, self._by_node.get(node_name, ()))
-        self._first_seen_s[node_name] = {uid: since_s for uid, since_s in seen.items() if uid in kept}
         return bool(done)
 
     def node_gone(self, node_name: str, alive: Collection[str]) -> None:
-        for uid in list(self._by_node.get(node_name, ())):
-            self._finish(node_name, uid, alive)
-        self._first_seen_s.pop(node_name, None)
+        """What its kubelet reported as ended has given its devices back, and so has what left Kubernetes.
+
+        Of a pod that somebody else called ended the release goes on: the machine may register again, and the
+        pod run there.
+        """
+        for uid, release in list(self._by_node.get(node_name, {}).items()):
+            if release.ended or uid not in alive:
+                self._finish(node_name, uid, alive)
+            else:
+                release.absent_since_s = None
+        self._sightings.pop(node_name, None)
 
     def finished(self, pod_uid: str) -> bool:
         """Whether this ended pod, still in Kubernetes, has given its devices back."""
@@ -111,14 +113,30 @@ class Releases:
     def waiting_nodes(self) -> list[str]:
         return sorted(self._by_node)
 
-    def _is_free(
-        self, release: Release, present: set[str], first_seen_s: Mapping[str, float], now_s: float
-    ) -> bool:
-        uid = release.pod.uid
-        if uid in present:
+    def _note_sightings(self, node_name: str, presence: PodPresence, alive: Collection[str]) -> None:
+        if presence.unknown_reason:
+            return
+        before, listed = self._sightings.get(node_name, {}), set(presence.pod_uids)
+        sightings: dict[str, PodPresence] = {}
+        for uid in {*alive, *self._by_node.get(node_name, ())}:
+            last = before.get(uid)
+            if uid in listed and (last is None or not last.is_newer_than(presence)):
+                sightings[uid] = presence
+            elif last is not None:
+                sightings[uid] = last
+        self._sightings[node_name] = sightings
+
+    def _is_free(self, release: Release, state: NodeState, now_s: float) -> bool:
+        uid, presence = release.pod.uid, state.presence
+        held = any(holder.pod.uid == uid for holder in state.holders)
+        if held or presence.unknown_reason:
+            release.absent_since_s = None
+            return not held and release.ended
+        if uid in presence.pod_uids:
             release.absent_since_s = None
             return False
-        if release.terminal or now_s - first_seen_s.get(uid, now_s) >= self._settle_s:
+        last = self._sightings.get(release.node_name, {}).get(uid)
+        if release.ended or (last is not None and presence.is_newer_than(last)):
             return True
         if release.absent_since_s is None:
             release.absent_since_s = now_s

@@ -22,6 +22,7 @@ from services.scheduler_extender.views import Hosts, HostTotals, Views
 class ClusterState:
     def __init__(self, ledger: Ledger, facts_are_stale: Callable[[], bool], clock: Clock) -> None:
         self.ledger = ledger
+        ledger.doubt_facts_when(facts_are_stale)
         self.hosts = Hosts()
         self.nominations = Nominations()
         self.views = Views(ledger, self.hosts, facts_are_stale, self.nominations)

@@ -17,6 +17,8 @@ _APPLICATION = "app.kubernetes.io/name"
 _SPEC = ("nodeName", "runtimeClassName", "overhead", "resources")
 _CONTAINERS = ("initContainers", "containers")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
+_ENDED = ("Succeeded", "Failed")
+_WORD_OF_KUBELET = ("startTime", *_STATUSES, "ephemeralContainerStatuses")
 _KINDS_REMEMBERED = 4096
 
 
@@ -38,6 +40,9 @@ def trim_pod(pod: JsonObject) -> JsonObject:
     kept_spec |= {key: _shared(spec[key]) for key in _CONTAINERS if key in spec}
     kept_status = {"phase": status["phase"]} if "phase" in status else {}
     kept_status |= {key: _allocated(status[key]) for key in _STATUSES if _has_allocated(status.get(key))}
+    if status.get("phase") in _ENDED:
+        # Whether its kubelet says so as well.
+        kept_status |= {key: _states(status[key]) for key in _WORD_OF_KUBELET if key in status}
     return {"metadata": kept, "spec": kept_spec, "status": kept_status}
 
 
@@ -74,6 +79,17 @@ def _allocated(listed: Any) -> Any:
     if not isinstance(listed, list):
         return listed
     return [_picked(entry, ("name", "allocatedResources")) for entry in listed]
+
+
+def _states(listed: Any) -> Any:
+    """Of each container in which state it is, and what `_allocated` keeps."""
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        return listed
+    return [_picked(entry, ("name", "allocatedResources")) | _state(entry.get("state")) for entry in listed]
+
+
+def _state(state: Any) -> JsonObject:
+    return {"state": {kind: {} for kind in state} if isinstance(state, dict) else state}
 
 
 def _picked(body: Any, keys: tuple[str, ...]) -> Any:

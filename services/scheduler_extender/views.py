@@ -280,7 +280,7 @@ class Views:
             gpus=_gpu_views(state.gpus, taken, closed, self._kept.get(node_name)),
             topology=state.topology,
             closed_reason=self._mode_reason(state, claims)
-            or closed_reason(claims)
+            or closed_reason(claims, state)
             or _unknown_device(taken, gpus),
             host=self._hosts.capacity(node_name, self._ledger.attempts_on(node_name, without_pod)),
         )

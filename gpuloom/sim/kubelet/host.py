@@ -6,7 +6,7 @@ It never talks to Kubernetes itself.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
@@ -22,10 +22,16 @@ from gpuloom.sim.machine import HostedPod, Machine
 ANNOTATION_DURATION = "sim.gpuloom.dev/duration"
 ANNOTATION_OUTCOME = "sim.gpuloom.dev/outcome"
 ANNOTATION_LOAD = "sim.gpuloom.dev/load"
+ANNOTATION_SIGTERM = "sim.gpuloom.dev/sigterm"
+"""`ignored`: its containers run until their grace is over."""
 
 START_LATENCY_S = (0.2, 1.5)
 STOP_LATENCY_S = (0.1, 1.0)
-LINGER_S = (0.0, 2.0)
+DEFAULT_GRACE_S = 30.0
+
+# A real kubelet counts the devices of a pod that vanished as free at once, though its containers run on. So
+# does this one, after a moment: until then it may be given pods by somebody who could not have heard of it.
+FREES_FORGOTTEN_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +67,18 @@ class Host:
         return self._hosted
 
     def published(self) -> tuple[HostedPod, ...]:
-        """The pods that PodResources shows: late, as a real kubelet's may be."""
+        """The pods that PodResources shows: late, as a real kubelet may, and none that vanished."""
         now_s = self.now_s()
-        return tuple(pod for pod in self._hosted.values() if not pod.exited and now_s >= pod.publishes_at_s)
+        return tuple(
+            pod
+            for pod in self._hosted.values()
+            if not pod.exited and pod.forgotten_at_s is None and now_s >= pod.publishes_at_s
+        )
 
     def admit(self, pod: JsonObject) -> None:
         """Take the pod in with its devices, or record why not; it is hosted either way."""
         ref = _pod_ref(pod)
-        view = MachineView(self.machine.hardware, self.machine.faults(), tuple(self._hosted.values()))
+        view = MachineView(self.machine.hardware, self.machine.faults(), tuple(self._counted()))
         outcome = admit(pod, view, self._rng(ref, "devices"))
         if isinstance(outcome, Refusal):
             self._refuse(ref, outcome)
@@ -85,15 +95,26 @@ class Host:
             publishes_at_s=now_s + self._rng(ref, "publish").uniform(0, self._behaviour.max_publish_delay_s),
             ends_at_s=None if duration_s is None else starts_at_s + duration_s,
             outcome="Failed" if annotations.get(ANNOTATION_OUTCOME) == "failed" else "Succeeded",
+            grace_s=_grace_s(pod),
+            ignores_sigterm=annotations.get(ANNOTATION_SIGTERM) == "ignored",
         )
         self._store(hosted)
         if _holds(hosted):
             self._journal.append(JournalEntry(0, self._time(), EntryKind.START, ref, hosted.devices))
 
     def stop_soon(self, uid: str, *, vanished: bool) -> None:
-        hosted = self._hosted[uid]
-        latency_s = self._rng(hosted.pod, "stop").uniform(*(LINGER_S if vanished else STOP_LATENCY_S))
-        self._store(replace(hosted, stops_at_s=self.now_s() + latency_s))
+        """Its containers are told to stop. If it vanished it is forgotten, and they have all their grace."""
+        hosted, now_s = self._hosted[uid], self.now_s()
+        latest_s = (0.0, hosted.grace_s) if vanished else STOP_LATENCY_S
+        latency_s = self._rng(hosted.pod, "stop").uniform(*latest_s)
+        stops_at_s = now_s + (hosted.grace_s if hosted.ignores_sigterm else latency_s)
+        self._store(
+            replace(
+                hosted,
+                stops_at_s=stops_at_s if hosted.stops_at_s is None else hosted.stops_at_s,
+                forgotten_at_s=now_s if vanished else None,
+            )
+        )
 
     def exit(self, uid: str, *, killed: bool) -> None:
         """The containers are gone and their devices free."""
@@ -110,6 +131,13 @@ class Host:
 
     def now_s(self) -> float:
         return self._clock.now().timestamp()
+
+    def _counted(self) -> Iterator[HostedPod]:
+        """The pods whose devices this kubelet does not give to others."""
+        freed_before_s = self.now_s() - FREES_FORGOTTEN_AFTER_S
+        for hosted in self._hosted.values():
+            if hosted.forgotten_at_s is None or hosted.forgotten_at_s > freed_before_s:
+                yield hosted
 
     def _refuse(self, ref: PodRef, refusal: Refusal) -> None:
         now_s = self.now_s()
@@ -166,6 +194,11 @@ def _holds(hosted: HostedPod) -> bool:
 def _pod_ref(pod: JsonObject) -> PodRef:
     namespace, name = key_of(pod)
     return PodRef(namespace, name, uid_of(pod))
+
+
+def _grace_s(pod: JsonObject) -> float:
+    grace_s = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return float(grace_s) if isinstance(grace_s, int) else DEFAULT_GRACE_S
 
 
 def _duration_s(annotations: Mapping[str, str]) -> float | None:

@@ -59,7 +59,7 @@ def next_step(pod: PodView | None, hosted: HostedPod | None, now_s: float) -> St
     if hosted.exited:
         return _exited(pod)
     if pod is None or pod.deleting or pod.ended:
-        return _stopping(hosted, now_s)
+        return _stopping(pod, hosted, now_s)
     return _running(pod, hosted, now_s)
 
 
@@ -90,9 +90,9 @@ def _exited(pod: PodView | None) -> Step:
     return Step(Action.REPORT_END)
 
 
-def _stopping(hosted: HostedPod, now_s: float) -> Step:
-    """A container outlives the order to stop it, and a pod that was force-deleted, for a moment."""
-    if hosted.stops_at_s is None:
+def _stopping(pod: PodView | None, hosted: HostedPod, now_s: float) -> Step:
+    """A container outlives the order to stop it, and a pod that was force-deleted, by up to its grace."""
+    if hosted.stops_at_s is None or (pod is None and hosted.forgotten_at_s is None):
         return Step(Action.STOP_SOON)
     if now_s < hosted.stops_at_s:
         return Step(Action.WAIT, hosted.stops_at_s)

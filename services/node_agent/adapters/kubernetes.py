@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuloom.codec.pod import kubelet_reports_end
+from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.model.node import PodRef
@@ -119,9 +121,16 @@ def _named(indexed: IndexedPod) -> NamedPod:
     pod = indexed.pod
     if indexed.has_forerunner and not _dict(pod.get("status")).get("startTime"):
         return NamedPod("")
-    # Others may call a pod failed while its containers run on, so the kubelet's word on them counts, too.
     runs = any("running" in _dict(status.get("state")) for status in _container_statuses(pod))
-    return NamedPod(uid_of(pod), over=_has_ended(pod) and not runs, runs=runs)
+    return NamedPod(uid_of(pod), over=_is_over(pod), runs=runs)
+
+
+def _is_over(pod: JsonObject) -> bool:
+    """Others may call a pod failed while its containers run on. What can't be read is no kubelet's word."""
+    try:
+        return kubelet_reports_end(pod)
+    except InvalidRequestError:
+        return False
 
 
 def _has_ended(pod: JsonObject) -> bool:

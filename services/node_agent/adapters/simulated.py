@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.model.gpu import GpuHealth
-from gpuloom.model.node import Holder, HolderSource
+from gpuloom.model.node import Holder, HolderSource, PodPresence
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.load import DeviceProcess
 from gpuloom.sim.machine import Machine, Readings
@@ -116,6 +116,22 @@ class SimulatedProcessTable:
             for container in containers
             if container.pid in wanted
         }
+
+
+class SimulatedCgroups:
+    """Pods on the machine, as their control groups would tell them. It was booted in 1970 and never again."""
+
+    def __init__(self, machine: Machine, clock: Clock) -> None:
+        self._machine = machine
+        self._clock = clock
+
+    async def presence(self) -> PodPresence:
+        try:
+            hosted = await asyncio.to_thread(self._machine.hosted)
+        except (InvalidRequestError, OSError) as error:
+            raise UnavailableError(f"the simulated machine can't be read: {error}") from error
+        uids = tuple(sorted(pod.pod.uid for pod in hosted if not pod.exited))
+        return PodPresence(uids, listed_at_ms=int(self._clock.now().timestamp() * 1000))
 
 
 async def _read(machine: Machine, now: datetime) -> Readings:

@@ -1,4 +1,4 @@
-"""The pod and the container of a process, from the text of its /proc/<pid>/cgroup. Pure.
+"""The pod and the container of a process, from the text of its /proc/<pid>/cgroup; cgroups by name. Pure.
 
 Only the root's end of a path can be trusted. The kubelet and the container runtime name the cgroups from the
 root down to the container; whatever is below, the container may name itself. So the first `kubepods` from the
@@ -57,6 +57,27 @@ def pod_of_cgroup(content: bytes) -> PodCgroup | None:
         return None
     containers = {pod.container_id for pod in found} - {""}
     return PodCgroup(uids.pop(), containers.pop() if len(containers) == 1 else "")
+
+
+def is_above_pods(name: str) -> bool:
+    """Whether a cgroup of this name is the one under which a kubelet has all its pods."""
+    return _ROOT.fullmatch(name) is not None
+
+
+def is_quality_class(name: str) -> bool:
+    """Whether a cgroup of this name, right below that, has the pods of one quality of service."""
+    return _QOS.fullmatch(name) is not None
+
+
+def may_be_above(name: str) -> bool:
+    """Whether a kubelet's cgroups may be below one of this name: not where users name theirs."""
+    return name != _USERS
+
+
+def pod_uid_of(name: str) -> str:
+    """The UID of the pod that a cgroup of this name is of; empty if it is none's."""
+    pod = _POD.fullmatch(name)
+    return "" if pod is None else _dashed(pod["uid"] or pod["plain"])
 
 
 def _of_line(line: bytes) -> PodCgroup | None:

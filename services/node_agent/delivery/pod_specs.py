@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuloom.codec.allocation import believable, decode_allocation
 from gpuloom.codec.fields import object_field, text_field
-from gpuloom.codec.pod import bound_node, is_terminal, pod_ref
+from gpuloom.codec.pod import bound_node, kubelet_reports_end, pod_ref
 from gpuloom.codec.resources import containers
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, key_of
@@ -67,8 +67,8 @@ def service_account(pod: JsonObject) -> str:
 def given_by_environment(pods: Iterable[JsonObject], seat: Seat) -> GivenByEnvironment:
     """Whose containers may have devices by their environment.
 
-    From its binding on a pod counts, because its containers may be created at any moment; until it has ended,
-    because only then are they surely gone.
+    From its binding on a pod counts, because its containers may be created at any moment; until its kubelet
+    reports its end, because only then are they surely gone.
     """
     known: list[Delivered] = []
     unreadable = ""
@@ -84,7 +84,7 @@ def given_by_environment(pods: Iterable[JsonObject], seat: Seat) -> GivenByEnvir
 
 def _given(pod: JsonObject, seat: Seat) -> Delivered | None:
     """Raise InvalidRequestError if the pod has an allocation that can't be read."""
-    if bound_node(pod) != seat.node_name or is_terminal(pod):
+    if bound_node(pod) != seat.node_name or kubelet_reports_end(pod):
         return None
     spec = object_field(pod, "spec", "pod")
     if text_field(spec, "runtimeClassName", "spec") != seat.runtime_class:

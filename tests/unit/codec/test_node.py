@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from gpuloom.codec.device import MAX_TEXT_LENGTH
+from gpuloom.codec.device import MAX_PODS_PER_NODE, MAX_TEXT_LENGTH
 from gpuloom.codec.facts import MAX_UNTRUSTED_REASONS, node_facts_from_proto, node_facts_to_proto
 from gpuloom.codec.node import (
     apply_node_delta,
@@ -128,6 +128,21 @@ def test_a_long_reason_of_one_node_never_makes_its_facts_unreadable() -> None:
 def test_a_state_that_contradicts_itself_is_refused(message: pb.NodeState) -> None:
     with pytest.raises(InvalidRequestError):
         node_state_from_proto(message)
+
+
+def test_an_agent_that_does_not_say_which_pods_are_there_proves_no_pod_gone() -> None:
+    state = node_state_from_proto(pb.NodeState(node_name="n1"))
+
+    assert state.presence.unknown_reason
+
+
+@pytest.mark.parametrize(
+    "presence",
+    [pb.PodPresence(pod_uids=["u"] * (MAX_PODS_PER_NODE + 1)), pb.PodPresence(pod_uids=["u", ""])],
+)
+def test_a_list_of_pods_that_can_not_be_is_refused(presence: pb.PodPresence) -> None:
+    with pytest.raises(InvalidRequestError):
+        node_state_from_proto(pb.NodeState(node_name="n1", presence=presence))
 
 
 def test_readings_of_gpus_that_are_not_there_can_not_pile_up() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
+from gpuloom.codec.pod import bound_node, is_terminal, kubelet_reports_end, pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.node import PodRef
 from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind, TopologyPreference
@@ -364,7 +364,7 @@ PODS = JUNK | st.fixed_dictionaries(
 @settings(max_examples=examples(200))
 @given(PODS)
 def test_whatever_the_json_holds_the_answer_is_a_request_or_a_reason(pod: Any) -> None:
-    for read in (pod_request, pod_ref, is_terminal, bound_node):
+    for read in (pod_request, pod_ref, is_terminal, kubelet_reports_end, bound_node):
         try:
             read(pod)
         except InvalidRequestError:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gpuloom.model.gpu import GpuHealth
-from gpuloom.model.node import NodeMode, NodeState
+from gpuloom.model.node import NodeMode, NodeState, PodPresence
 from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from services.discovery.cluster import NOT_HEARD, SILENT, Changes, ClusterModel, ClusterNode, TrustChange
@@ -306,6 +306,16 @@ def test_usage_beside_another_change_is_no_change_of_usage_alone() -> None:
     changes = model.changes(1.0)
 
     assert (len(changes.facts), changes.usage_only) == (1, frozenset())
+
+
+def test_a_pod_that_comes_or_goes_is_told_though_nobody_holds_anything_by_it() -> None:
+    model = a_model(a_node(), a_state(presence=PodPresence(("uid-train",))))
+
+    model.hear("n1", 1.0, a_state(presence=PodPresence(())))
+    changes = model.changes(1.0)
+
+    assert [facts.state.presence for facts in changes.facts] == [PodPresence(())]
+    assert changes.usage_only == frozenset()
 
 
 def test_usage_of_a_node_keyed_by_another_uid_keeps_the_key_of_kubernetes() -> None:

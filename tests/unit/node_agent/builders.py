@@ -7,7 +7,7 @@ from typing import Any
 from gpuloom.errors import UnavailableError
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
+from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodPresence, PodRef
 from gpuloom.model.topology import PcieLevel, Topology
 from services.node_agent.ports import NamedPod, PodDevices, PodNames, ProcessOwner
 from services.node_agent.readings import DriverReading, Process
@@ -61,6 +61,7 @@ class FakeMachine:
 
     `uids` are those of the pods of namespace team-a that have not ended, by name, `over` those of pods that
     have; `gone` is what is still known of pods by UID. `containers_run` are names of pods that surely run.
+    `present` are UIDs of pods that have control groups beside those that run.
     """
 
     reading: DriverReading = field(default_factory=lambda: a_reading(a_gpu()))
@@ -77,6 +78,9 @@ class FakeMachine:
     host_problem: str = ""
     unanswered: dict[str, str] = field(default_factory=dict)
     containers_run: set[str] = field(default_factory=set)
+    present: set[str] = field(default_factory=set)
+    groups_problem: str = ""
+    uptime_ms: int = 0
 
     async def read(self) -> DriverReading:
         _answer_or_not(self.driver_problem)
@@ -97,6 +101,14 @@ class FakeMachine:
     async def holders(self) -> tuple[Holder, ...]:
         _answer_or_not(self.runtime_problem)
         return self.runtime_holders
+
+    async def presence(self) -> PodPresence:
+        _answer_or_not(self.groups_problem)
+        running = {holder.pod.uid for holder in self.runtime_holders}
+        running |= {owner.pod_uid for owner in self.running.values()}
+        self.uptime_ms += 1
+        uids = sorted((running | self.present) - {""})
+        return PodPresence(tuple(uids), boot_id="boot-1", listed_at_ms=self.uptime_ms)
 
     def unsynced_reason(self) -> str:
         return self.unsynced

@@ -118,13 +118,15 @@ async def test_a_pod_that_is_elsewhere_is_not_known(pod: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_a_pod_is_over_when_it_ended_and_none_of_its_containers_runs(phase: str) -> None:
+async def test_a_pod_is_over_when_it_ended_and_none_of_its_containers_runs_or_will(phase: str) -> None:
     done = a_pod(phase=phase, containerStatuses=[a_container("main", "terminated")])
     claimed = a_pod("evicted", phase=phase, containerStatuses=[a_container("main")])
-    async with a_directory(done, claimed) as directory:
+    crashing = a_pod("crashing", phase=phase, containerStatuses=[a_container("main", "waiting")])
+    async with a_directory(done, claimed, crashing) as directory:
         assert directory.pods.names() == {
             NAME: NamedPod("uid-train", over=True),
             ("team-a", "evicted"): NamedPod("uid-evicted", runs=True),
+            ("team-a", "crashing"): NamedPod("uid-crashing"),
         }
         assert directory.pods.pod_of("uid-train") == PodRef(*NAME, "uid-train")
         assert not directory.pods.is_alive("uid-train")

@@ -37,7 +37,7 @@ class Bench:
         self.node = Node(a_start(mode), self.clock, max_age_s=10.0)
         metrics = AgentMetrics(self.registry)
         metrics.watch(self.node)
-        owners = Owners(machine, machine, machine, Census(machine, machine))
+        owners = Owners(machine, machine, machine, Census(machine, machine), machine)
         self.sampler = Sampler(self.node, machine, owners, self.clock, metrics)
         self.reader = self.node.state
         self._updates = self.node.feed.subscribe()

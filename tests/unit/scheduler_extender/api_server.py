@@ -52,8 +52,16 @@ class ApiServer:
         self._commit(name, self.pods[name], changed)
 
     def end(self, name: str, phase: str) -> None:
+        """The kubelet reports its end."""
+        self.show(name, phase, "terminated")
+
+    def show(self, name: str, phase: str, state: str) -> None:
+        """Its status has this phase, and its container this state; none if its kubelet has said nothing."""
         changed = deepcopy(self.pods[name])
-        changed["status"]["phase"] = phase
+        changed["status"] |= {"phase": phase, "startTime": None, "containerStatuses": []}
+        if state:
+            statuses = [{"name": "main", "state": {state: {}}}]
+            changed["status"] |= {"startTime": "2026-01-01T00:00:00Z", "containerStatuses": statuses}
         self._commit(name, self.pods[name], changed)
 
     def delete(self, name: str) -> None:

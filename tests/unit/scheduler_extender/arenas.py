@@ -20,6 +20,7 @@ ONE, TWO = nvidia_cards(1), nvidia_cards(2)
 # Small clusters, and pods that get in each other's way there.
 ARENAS: tuple[Arena, ...] = (
     (("g1",), (gpuloom_share(1000), HALF)),
+    (("e1",), (gpuloom_share(1000), HALF)),
     (("g1", "g2"), (gpuloom_share(700), gpuloom_share(300, 30_000), gpuloom_share(1000), SLICE)),
     (("v1",), (ONE, TWO)),
     (("v2",), (ONE, ONE, MIG)),

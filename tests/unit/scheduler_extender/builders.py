@@ -9,7 +9,15 @@ from gpuloom.codec.allocation import encode_allocation
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
-from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
+from gpuloom.model.node import (
+    Delivery,
+    Holder,
+    HolderSource,
+    NodeMode,
+    NodeState,
+    PodPresence,
+    PodRef,
+)
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.names import (
     ANNOTATION_ALLOCATION,
@@ -79,9 +87,14 @@ def a_state(
     uid: str = "",
     mode: NodeMode = NodeMode.GPULOOM,
     holders: Iterable[Holder] = (),
+    present: PodPresence | None = None,
 ) -> NodeState:
+    """On it are `present`, or else those who hold something."""
     delivery = Delivery.NRI if mode is NodeMode.GPULOOM else Delivery.DEVICE_PLUGIN
-    return NodeState(name, uid or f"uid-{name}", mode, delivery, gpus, holders=tuple(holders))
+    holding = tuple(holders)
+    uids = {holder.pod.uid for holder in holding} - {""}
+    presence = PodPresence(tuple(sorted(uids))) if present is None else present
+    return NodeState(name, uid or f"uid-{name}", mode, delivery, gpus, holders=holding, presence=presence)
 
 
 def some_facts(
@@ -91,8 +104,9 @@ def some_facts(
     mode: NodeMode = NodeMode.GPULOOM,
     holders: Iterable[Holder] = (),
     untrusted: str = "",
+    present: PodPresence | None = None,
 ) -> NodeFacts:
-    state = a_state(name, *gpus, uid=uid, mode=mode, holders=holders)
+    state = a_state(name, *gpus, uid=uid, mode=mode, holders=holders, present=present)
     return NodeFacts(state, (untrusted,) if untrusted else ())
 
 
@@ -138,7 +152,10 @@ def a_pod(
     allocation: Allocation | str | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> JsonObject:
-    """A pod as Kubernetes shows it; it asks for a whole GPULoom card unless told otherwise."""
+    """A pod as Kubernetes shows it; it asks for a whole GPULoom card unless told otherwise.
+
+    Where its phase says so, it has ended by its kubelet's word.
+    """
     ref = ref or a_ref()
     asked = dict(gpuloom_share(1000) if resources is None else resources)
     noted = dict(annotations or {})
@@ -152,8 +169,15 @@ def a_pod(
     return {
         "metadata": {**metadata, "resourceVersion": str(version), "annotations": noted},
         "spec": spec,
-        "status": {"phase": phase},
+        "status": {"phase": phase, **(_ENDED if phase in ("Succeeded", "Failed") else {})},
     }
+
+
+_ENDED: JsonObject = {
+    "startTime": "2026-01-01T00:00:00Z",
+    "containerStatuses": [{"name": "main", "state": {"terminated": {}}}],
+}
+"""What a kubelet writes with the phase, and nobody else."""
 
 
 def an_observed_pod(pod: JsonObject) -> ObservedPod:

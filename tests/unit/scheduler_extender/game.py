@@ -3,10 +3,6 @@
 Every game has one theme, so that it goes deep where it goes; "all" mixes everything.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
-
 from gpuloom.errors import (
     ConflictError,
     DeadlineError,
@@ -19,36 +15,13 @@ from gpuloom.names import ANNOTATION_GPU_ARCHITECTURE
 from tests.unit.scheduler_extender import arenas
 from tests.unit.scheduler_extender.arenas import EVERYTHING, HALF, NAMES, ONE, SLICE, TWO
 from tests.unit.scheduler_extender.calls import Call, Task
-from tests.unit.scheduler_extender.machines import Machine, Owed
+from tests.unit.scheduler_extender.ends import Ends
+from tests.unit.scheduler_extender.moves import MOVES, Draw, move
+from tests.unit.scheduler_extender.moves import pick as _pick
 from tests.unit.scheduler_extender.world import World
 
-Item = TypeVar("Item")
-Draw = Callable[[int], int]
-"""A number from 0 to below its argument: chance, or what hypothesis wants."""
 
-
-@dataclass(frozen=True)
-class Move:
-    play: Callable[["Game", Draw], None]
-    themes: tuple[str, ...]
-    weight: int
-    possible: Callable[["Game"], bool]
-
-
-MOVES: dict[str, Move] = {}
-
-
-def move(
-    *themes: str, weight: int = 2, when: Callable[["Game"], bool] = lambda _: True
-) -> Callable[[Callable[["Game", Draw], None]], Callable[["Game", Draw], None]]:
-    def register(play: Callable[["Game", Draw], None]) -> Callable[["Game", Draw], None]:
-        MOVES[play.__name__] = Move(play, (*themes, "all"), weight, when)
-        return play
-
-    return register
-
-
-class Game:
+class Game(Ends):
     def __init__(self, draw: Draw, theme: str = "") -> None:
         self.theme = theme or _pick(arenas.THEMES, draw)
         nodes, self._kinds = _pick(arenas.of_theme(self.theme), draw)
@@ -186,9 +159,9 @@ class Game:
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 
-    @move("ends", "takeovers", "nodes", weight=1, when=lambda game: bool(game.bound()))
+    @move("ends", "takeovers", "nodes", weight=1, when=lambda game: bool(game.bound_names()))
     def somebody_spoils_the_wishes_of_a_bound_pod(self, draw: Draw) -> None:
-        self.world.api.touch(_pick(self.bound(), draw), ANNOTATION_GPU_ARCHITECTURE)
+        self.world.api.touch(_pick(self.bound_names(), draw), ANNOTATION_GPU_ARCHITECTURE)
         self.world.replica.hear_pods(EVERYTHING)
 
     @move("binds", "takeovers", "failovers", weight=1, when=lambda game: bool(game.world.api.pods))
@@ -294,6 +267,8 @@ class Game:
     def a_node_changes_its_mode(self, draw: Draw) -> None:
         """With whatever runs there."""
         machine = _pick(self.machines(), draw)
+        if machine.by_environment or not self.world.may_restart_agent(machine):
+            return
         self.world.change_mode(machine)
         if draw(3):
             machine.report(self.world.clock.elapsed_s)
@@ -365,22 +340,11 @@ class Game:
         """A bind, or facts that nobody hears now."""
         return bool(self.world.tasks or self.world.on_their_way) or self.world.silent_since_s is not None
 
-    def machines(self) -> list[Machine]:
-        return list(self.world.machines.values())
-
     def unbound(self) -> list[str]:
         return [name for name, pod in self.world.api.pods.items() if "nodeName" not in pod["spec"]]
 
-    def bound(self) -> list[str]:
+    def bound_names(self) -> list[str]:
         return [name for name, pod in self.world.api.pods.items() if "nodeName" in pod["spec"]]
-
-    def owed(self, started: bool) -> list[tuple[Machine, Owed]]:
-        return [
-            (machine, owed)
-            for machine in self.machines()
-            for owed in machine.owed.values()
-            if owed.started == started
-        ]
 
     def applied(self) -> list[Task]:
         """Whose Binding was applied, and who have not heard of it."""
@@ -411,10 +375,6 @@ class Game:
                 owed.shown = True
                 machine.report(self.world.clock.elapsed_s)
         self.world.hear_facts()
-
-
-def _pick(items: Sequence[Item], draw: Draw) -> Item:
-    return items[draw(len(items))]
 
 
 def _call(task: Task) -> Call:

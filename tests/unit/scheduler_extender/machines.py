@@ -2,6 +2,11 @@
 
 The truth is strict: from the moment a Binding is applied a kubelet owes the pod its devices, whether or not
 the container runs yet, and until it has really ended, whatever Kubernetes says meanwhile.
+
+Who lists a container depends on the node: the kubelet where it chooses, the container runtime where the agent
+delivers, and Kubernetes itself where devices come by environment (`e1`). The first and the last forget a
+force-deleted pod at once; the runtime lists nothing between two runs. Of those that it has listed an agent
+goes on to tell as long as their control group exists, but an agent that restarts remembers nobody.
 """
 
 from collections import Counter
@@ -12,7 +17,7 @@ from random import Random
 from gpuloom.codec.allocation import decode_allocation
 from gpuloom.codec.pod import plugged_devices
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
-from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
+from gpuloom.model.node import Holder, HolderSource, NodeMode, PodPresence, PodRef
 from gpuloom.model.request import GpuRequest
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.placement.devices import NodeView
@@ -40,6 +45,9 @@ class Owed:
     shown_by_s: float | None = None
     shown: bool = False
     shown_fully: bool = False
+    vanished_at: int | None = None
+    """How long the log of Kubernetes was when it was force-deleted; None while it is in Kubernetes."""
+    between_runs: bool = False
     unlisted: int = 0
     """How many of its devices only an init container asked for: the kubelet keeps and never lists them."""
 
@@ -84,6 +92,14 @@ class Machine:
     """What a DRA driver gave out, by pods that ask for no GPU otherwise."""
     ended: set[str] = field(default_factory=set)
     """UIDs of pods whose containers have ended: they don't start again."""
+    blind: bool = False
+    """The agent can't see control groups: it tells those that it saw last."""
+    groups: set[str] = field(default_factory=set)
+    listed: int = 1
+    """Grows with every list of pods that says something new."""
+    boot: int = 1
+    remembered: dict[str, Holder] = field(default_factory=dict)
+    """Whom the agent has told of, by UID."""
 
     def accept(self, pod: JsonObject, now_s: float) -> None:
         """A pod was bound to this name."""
@@ -123,6 +139,7 @@ class Machine:
         """
         self.mode = NodeMode.NVIDIA if self.mode is NodeMode.GPULOOM else NodeMode.GPULOOM
         self.out_of_sight.clear()
+        self.restart_agent()
         self.owed = {uid: owed for uid, owed in self.owed.items() if owed.started or owed.mode is self.mode}
         if self.mode is NodeMode.GPULOOM:
             held = self.held_elsewhere
@@ -132,6 +149,11 @@ class Machine:
                     continue
                 if not _overlap(owed.given, held):
                     self.owed[owed.pod.uid] = owed
+
+    @property
+    def by_environment(self) -> bool:
+        """Its pods get their devices by their environment; the API's pods are its holders."""
+        return self.name.startswith("e")
 
     @property
     def held_elsewhere(self) -> set[DeviceRef]:
@@ -162,19 +184,60 @@ class Machine:
 
     def report(self, now_s: float, unnamed: bool = False, partly: bool = False) -> None:
         """`unnamed`: it can't tell whose containers they are; `partly`: of new ones it sees one device."""
-        holders = []
+        listed = []
         for owed in self.owed.values():
-            if owed.shown:
+            if self._is_listed(owed):
                 pod = PodRef(owed.pod.namespace, owed.pod.name, "" if unnamed else owed.pod.uid)
                 owed.shown_fully = owed.shown_fully or not partly
                 devices = owed.listed[: None if owed.shown_fully else 1]
-                holders += [self._holder(owed, pod, devices)] if devices else []
-        holders += [a_holder(pod, card, source=HolderSource.CLAIM) for pod, card in self.claimed.items()]
-        gpus = [gpu for gpu in self.gpus if gpu.uuid not in self.out_of_sight]
-        facts = some_facts(self.name, *gpus, uid=self.uid, mode=self.mode, holders=holders)
-        self.said = Report(now_s, facts)
+                listed += [self._holder(owed, pod, devices)] if devices else []
+        here = self._look_at_groups()
+        named = {holder.pod.uid: holder for holder in listed}
+        # Of one that ended its kubelet tells, which an agent that can't see control groups goes by.
+        unlisted = here & self.owed.keys() - named.keys()
+        lingering = [holder for uid, holder in self.remembered.items() if uid in unlisted]
+        told = [*listed, *(replace(holder, source=HolderSource.CGROUP) for holder in lingering)]
+        self.remembered = {holder.pod.uid: holder for holder in told if holder.pod.uid}
+        told += [a_holder(pod, card, source=HolderSource.CLAIM) for pod, card in self.claimed.items()]
+        self.said = Report(now_s, self._facts(told, here))
         self.distrusted = False
         self.reports.append(self.said)
+
+    def restart_agent(self) -> None:
+        self.remembered.clear()
+        self.groups = set()
+        self.listed += 1
+
+    def reboot(self, alive: set[str], now_s: float) -> None:
+        """Nothing runs any more; what is alive in Kubernetes is started again."""
+        self.boot += 1
+        self.restart_agent()
+        ours = {uid: owed for uid, owed in self.owed.items() if owed.mode is self.mode}
+        self.owed = {uid: owed for uid, owed in ours.items() if uid in alive}
+        for owed in self.owed.values():
+            owed.started = owed.shown = owed.shown_fully = owed.between_runs = False
+            owed.start_by_s, owed.shown_by_s = now_s + START_WITHIN_S, None
+
+    def _is_listed(self, owed: Owed) -> bool:
+        if self.by_environment:
+            return owed.vanished_at is None
+        if owed.mode is NodeMode.NVIDIA:
+            return owed.shown and owed.vanished_at is None
+        return owed.shown and not owed.between_runs
+
+    def _look_at_groups(self) -> set[str]:
+        here = {uid for uid, owed in self.owed.items() if owed.started}
+        if not self.blind and here != self.groups:
+            self.groups = here
+            self.listed += 1
+        return self.groups
+
+    def _facts(self, holders: list[Holder], pods: set[str]) -> NodeFacts:
+        presence = PodPresence(tuple(sorted(pods)), boot_id=f"boot-{self.boot}", listed_at_ms=self.listed)
+        if self.blind:
+            presence = replace(presence, unknown_reason="no control groups")
+        gpus = [gpu for gpu in self.gpus if gpu.uuid not in self.out_of_sight]
+        return some_facts(self.name, *gpus, uid=self.uid, mode=self.mode, holders=holders, present=presence)
 
     def go_back(self, draw: Callable[[int], int], now_s: float) -> None:
         """Another discovery replica speaks, whose newest report of this node is an older one."""
@@ -191,23 +254,29 @@ class Machine:
         return self.said.facts
 
     def shows(self, owed: Owed) -> bool:
-        """Whether the report that discovery goes by has this pod with all it holds."""
+        """Whether discovery goes by a report that has this pod with all it holds, and the next will, too."""
         holders = self.said.facts.state.holders if self.said is not None else ()
         held = {device for holder in holders if holder.pod == owed.pod for device in holder.devices}
-        return owed.started and held == set(owed.given)
+        lingers = owed.pod.uid in self.remembered and (not self.blind or owed.pod.uid in self.groups)
+        remembered = self._is_listed(owed) or lingers
+        return owed.started and held == set(owed.given) and remembered
 
-    def overbooked(self, coming: Iterable[Owed] = (), believed: NodeView | None = None) -> str:
+    def overbooked(
+        self, coming: Iterable[Owed] = (), believed: NodeView | None = None, heard: int = 0
+    ) -> str:
         """What this machine owes beyond what it has; empty if all is well.
 
         `coming` may be owed at any moment, and what somebody believes to be free may be given away as soon.
+        `heard`: how much of the log of Kubernetes that somebody has heard.
         """
         owed = [*self.owed.values(), *coming]
         # What is believed of another mode would go to pods that get nothing here.
         is_offered = believed is not None and not believed.closed_reason and believed.mode is self.mode
         offered = believed if is_offered else None
-        problem = (
-            self._too_many(owed, offered) if self.mode is NodeMode.NVIDIA else self._too_much(owed, offered)
-        )
+        if self.mode is NodeMode.NVIDIA:
+            problem = self._too_many(owed, offered) or self._given_again(offered, heard)
+        else:
+            problem = self._too_much(owed, offered)
         return f"{self.name}: {problem}; owed {owed}; believed free {believed}" if problem else ""
 
     def _too_many(self, owed: list[Owed], offered: NodeView | None) -> str:
@@ -228,6 +297,16 @@ class Machine:
             if number > existing:
                 return f"{number} devices {kind!r} of {existing}"
         return ""
+
+    def _given_again(self, offered: NodeView | None, heard: int) -> str:
+        """A kubelet counts the devices of a pod that vanished as free, and may choose them for the next."""
+        forgotten = [
+            entry
+            for entry in self.owed.values()
+            if entry.started and entry.vanished_at is not None and entry.vanished_at < heard
+        ]
+        free = [view.gpu.uuid for view in offered.gpus if view.untouched or view.free_mig] if offered else []
+        return f"{free} offered beside {forgotten}" if free and forgotten else ""
 
     def _too_much(self, owed: list[Owed], offered: NodeView | None) -> str:
         milli, memory_mib, owners = Counter[str](), Counter[str](), Counter[DeviceRef]()
@@ -264,6 +343,8 @@ class Machine:
         """The kubelet's list is always there; without the runtime's a container is seen by its processes."""
         if owed.mode is NodeMode.NVIDIA:
             return a_holder(pod, *devices, source=HolderSource.KUBELET)
+        if self.by_environment:
+            return a_holder(pod, *devices, source=HolderSource.ENVIRONMENT)
         if self.mode is NodeMode.GPULOOM:
             return a_holder(pod, *devices, source=HolderSource.RUNTIME)
         return a_holder(owed.pod, *owed.given, source=HolderSource.PROCESS)

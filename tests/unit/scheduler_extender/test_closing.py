@@ -19,6 +19,7 @@ from gpuloom.names import (
 )
 from gpuloom.placement.devices import NodeView
 from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.occupancy import UNRESERVED
 from services.scheduler_extender.state import ClusterState
 from tests.unit.scheduler_extender.builders import (
     HandClock,
@@ -191,11 +192,26 @@ def test_a_pod_with_gpus_and_slices_is_known_once_the_kubelet_lists_them_all() -
 
 
 @pytest.mark.parametrize("shown_before", [True, False])
-def test_a_force_deleted_pod_whose_process_hangs_costs_the_gpus_that_it_had(shown_before: bool) -> None:
+def test_a_force_deleted_pod_whose_process_hangs_closes_its_node_only_where_the_kubelet_chooses(
+    shown_before: bool,
+) -> None:
+    """The kubelet has forgotten it, and may choose its GPU for the next pod whichever we leave free."""
     node, pod = Node(NodeMode.NVIDIA), a_pod(POD, nvidia_cards(1), node="node")
     node.show(pod)
     if shown_before:
         node.report(a_holder(POD, "GPU-1"))
+
+    node.state.observe_pod(Change(pod, None))
+    node.report(a_holder(POD, "GPU-1", source=HolderSource.PROCESS))
+
+    assert node.closed.startswith(UNRESERVED)
+    assert node.free_milli == [1000, 0, 1000]
+
+
+def test_a_force_deleted_pod_whose_process_hangs_costs_the_gpus_that_it_had() -> None:
+    node = Node(NodeMode.GPULOOM)
+    pod = a_pod(POD, gpuloom_share(1000), node="node", allocation=an_allocation(POD, given("GPU-1")))
+    node.show(pod)
 
     node.state.observe_pod(Change(pod, None))
     node.report(a_holder(POD, "GPU-1", source=HolderSource.PROCESS))

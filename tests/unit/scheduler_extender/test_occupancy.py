@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 
+import pytest
+
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.node import PodRef
+from gpuloom.model.node import HolderSource, NodeMode, PodPresence, PodRef
 from services.scheduler_extender.occupancy import (
     CONTESTED,
+    UNRESERVED,
     Claim,
     Taken,
     closed_reason,
@@ -22,10 +25,12 @@ from tests.unit.scheduler_extender.builders import (
     a_gpu,
     a_holder,
     a_ref,
+    a_state,
     given,
 )
 
 POD = a_ref("pod")
+STATE = a_state()
 
 
 def a_claim(
@@ -91,14 +96,14 @@ def test_unknown_devices_become_known_when_the_node_shows_as_many_as_the_pod_wan
 
     complete, too_few = (with_holders(an_unknown_claim(wanted), shown) for wanted in (1, 2))
 
-    assert closed_reason([complete]) == ""
-    assert closed_reason([too_few]) == "the devices of a GPU pod on the node are not known yet"
+    assert closed_reason([complete], STATE) == ""
+    assert closed_reason([too_few], STATE) == "the devices of a GPU pod on the node are not known yet"
 
 
 def test_a_pod_that_cannot_be_read_keeps_its_node_closed_whatever_it_shows() -> None:
     claim = with_holders(an_unknown_claim(None, problem="no sense in it"), [a_holder(POD, "GPU-0")])
 
-    assert closed_reason([claim]) == "a GPU pod on the node can't be accounted for: no sense in it"
+    assert closed_reason([claim], STATE) == "a GPU pod on the node can't be accounted for: no sense in it"
 
 
 def test_holders_without_a_pod_of_ours_count_with_whole_devices() -> None:
@@ -197,3 +202,21 @@ def test_a_slice_with_two_owners_and_a_slice_of_a_card_given_whole_are_contested
     apart = taken([owned, a_claim(a_given_slice("GPU-0", "3g.20gb", 4), pod=a_ref("other"))], cut)
 
     assert [found["GPU-0"].closed_reason for found in (twice, whole, apart)] == [CONTESTED, CONTESTED, ""]
+
+
+@pytest.mark.parametrize(
+    ("mode", "present", "reason"),
+    [
+        (NodeMode.GPULOOM, PodPresence(), ""),
+        (NodeMode.NVIDIA, PodPresence(), UNRESERVED),
+        (NodeMode.NVIDIA, PodPresence(unknown_reason="mount it"), f"{UNRESERVED}; it can't be seen whether"),
+    ],
+)
+def test_where_a_kubelet_chooses_a_deleted_pod_that_may_run_closes_the_node(
+    mode: NodeMode, present: PodPresence, reason: str
+) -> None:
+    """It no longer counts those devices as given, so that it may choose them again whatever else is free."""
+    held = held_claims([a_holder(POD, "GPU-0", source=HolderSource.CGROUP)], owners=set())
+
+    assert closed_reason(held, a_state(mode=mode, present=present)).startswith(reason)
+    assert bool(closed_reason(held, a_state(mode=mode, present=present))) is bool(reason)

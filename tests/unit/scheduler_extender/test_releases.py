@@ -1,8 +1,10 @@
 """When the devices of a pod that ended are free again."""
 
+from dataclasses import replace
+
 import pytest
 
-from gpuloom.model.node import NodeState
+from gpuloom.model.node import NodeState, PodPresence
 from gpuloom.model.snapshot import NodeFacts
 from services.scheduler_extender.releases import Release, Releases
 from tests.unit.scheduler_extender.builders import a_gpu, a_holder, a_ref, given, some_facts
@@ -13,17 +15,32 @@ POD = a_ref("pod")
 CARD = a_gpu("GPU-0")
 EMPTY = some_facts("node", CARD)
 HELD = some_facts("node", CARD, holders=[a_holder(POD, "GPU-0")])
+PRESENT = some_facts("node", CARD, present=PodPresence((POD.uid,), listed_at_ms=20))
+OLDER = some_facts("node", CARD, present=PodPresence(listed_at_ms=10))
+NEWER = some_facts("node", CARD, present=PodPresence(listed_at_ms=30))
+BLIND = some_facts("node", CARD, present=PodPresence((), "no control groups"))
+BLIND_HELD = replace(BLIND, state=replace(BLIND.state, holders=HELD.state.holders))
 UNTRUSTED = some_facts("node", CARD, untrusted="silent")
 INCOMPLETE = NodeFacts(
     NodeState(
-        "node", "uid-node", EMPTY.state.mode, EMPTY.state.delivery, (CARD,), holders_unknown_reason="kubelet"
+        "node",
+        "uid-node",
+        EMPTY.state.mode,
+        EMPTY.state.delivery,
+        (CARD,),
+        holders_unknown_reason="kubelet",
+        presence=PodPresence(),
     )
 )
 
 
-def releasing(terminal: bool = False) -> Releases:
+def booted_anew(facts: NodeFacts) -> NodeFacts:
+    return replace(facts, state=replace(facts.state, presence=replace(facts.state.presence, boot_id="two")))
+
+
+def releasing(ended: bool = False) -> Releases:
     releases = Releases(SETTLE_S)
-    releases.begin(Release(POD, "node", terminal, (given("GPU-0"),)))
+    releases.begin(Release(POD, "node", ended, (given("GPU-0"),)))
     return releases
 
 
@@ -39,38 +56,77 @@ def test_the_end_of_the_node_frees_everything_on_it() -> None:
     assert not waits(releases)
 
 
-def test_a_pod_that_the_kubelet_reported_as_ended_is_free_once_it_is_not_listed() -> None:
-    releases = releasing(terminal=True)
+@pytest.mark.parametrize("there", [HELD, PRESENT])
+def test_a_pod_that_ended_by_its_kubelets_word_is_free_once_it_has_left_the_node(there: NodeFacts) -> None:
+    releases = releasing(ended=True)
 
-    while_listed = releases.settle("node", HELD, {POD.uid}, now_s=0.0)
+    while_there = releases.settle("node", there, {POD.uid}, now_s=0.0)
     afterwards = releases.settle("node", EMPTY, {POD.uid}, now_s=1.0)
 
-    assert (while_listed, afterwards) == (False, True)
+    assert (while_there, afterwards) == (False, True)
     assert releases.finished(POD.uid)
 
 
-def test_a_vanished_pod_that_was_listed_for_long_is_free_as_soon_as_it_is_not_listed() -> None:
+@pytest.mark.parametrize(("ended", "frees"), [(True, True), (False, False)])
+def test_where_pods_can_not_be_seen_only_the_kubelets_word_frees(ended: bool, frees: bool) -> None:
+    releases = releasing(ended)
+
+    freed = [
+        releases.settle("node", facts, (), now_s=now_s)
+        for facts, now_s in ((BLIND_HELD, 0.0), (BLIND, 1.0), (BLIND, 1000.0))
+    ]
+
+    assert freed == [False, frees, False]
+    assert waits(releases) is not frees
+
+
+def test_a_vanished_pod_keeps_its_devices_for_as_long_as_it_is_on_the_node() -> None:
+    """Nobody lists it, and no process of it is on the card."""
     releases = Releases(SETTLE_S)
     releases.settle("node", HELD, {POD.uid}, now_s=0.0)
-    releases.begin(Release(POD, "node", terminal=False))
+    releases.begin(Release(POD, "node", ended=False))
 
-    freed = releases.settle("node", EMPTY, (), now_s=SETTLE_S)
+    freed = [releases.settle("node", PRESENT, (), now_s=now_s) for now_s in (100.0, 1000.0)]
 
-    assert freed
+    assert freed == [False, False]
+    assert releases.settle("node", NEWER, (), now_s=1001.0)
 
 
-def test_a_vanished_pod_that_was_first_listed_a_moment_ago_may_be_missing_in_older_facts() -> None:
+def test_a_vanished_pod_that_was_there_is_free_as_soon_as_a_newer_list_lacks_it() -> None:
+    """However young it is, and though older lists, from before it came, are heard in between."""
     releases = Releases(SETTLE_S)
-    releases.settle("node", HELD, {POD.uid}, now_s=0.0)
-    releases.begin(Release(POD, "node", terminal=False))
+    releases.settle("node", PRESENT, {POD.uid}, now_s=0.0)
+    releases.begin(Release(POD, "node", ended=False))
 
-    freed_at_once = releases.settle("node", EMPTY, (), now_s=1.0)
-    freed_later = releases.settle("node", EMPTY, (), now_s=SETTLE_S)
+    freed = [releases.settle("node", facts, (), now_s=1.0) for facts in (OLDER, EMPTY, PRESENT, NEWER)]
 
-    assert (freed_at_once, freed_later) == (False, True)
+    assert freed == [False, False, False, True]
 
 
-def test_a_vanished_pod_that_was_never_listed_keeps_its_devices_for_the_settle_time() -> None:
+def test_a_pod_that_came_back_is_not_gone_by_a_list_from_before() -> None:
+    releases = Releases(SETTLE_S)
+    again = replace(PRESENT.state.presence, listed_at_ms=40)
+    for facts in (PRESENT, NEWER, some_facts("node", CARD, present=again)):
+        releases.settle("node", facts, {POD.uid}, now_s=0.0)
+    releases.begin(Release(POD, "node", ended=False))
+
+    freed = [releases.settle("node", NEWER, (), now_s=now_s) for now_s in (1.0, 1.0 + SETTLE_S)]
+
+    assert freed == [False, True]
+
+
+def test_a_list_of_another_boot_does_not_tell_whether_it_is_newer() -> None:
+    """A machine that was booted anew starts its pods again."""
+    releases = Releases(SETTLE_S)
+    releases.settle("node", PRESENT, {POD.uid}, now_s=0.0)
+    releases.begin(Release(POD, "node", ended=False))
+
+    freed = [releases.settle("node", booted_anew(NEWER), (), now_s=now_s) for now_s in (100.0, 130.0)]
+
+    assert freed == [False, True]
+
+
+def test_a_vanished_pod_that_was_never_there_keeps_its_devices_for_the_settle_time() -> None:
     releases = releasing()
 
     freed = [releases.settle("node", EMPTY, (), now_s=now_s) for now_s in (0.0, 29.9, 30.0)]
@@ -79,18 +135,18 @@ def test_a_vanished_pod_that_was_never_listed_keeps_its_devices_for_the_settle_t
 
 
 @pytest.mark.parametrize("facts", [None, UNTRUSTED, INCOMPLETE])
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("ended", [True, False])
 def test_nothing_is_concluded_from_facts_that_are_missing_untrusted_or_incomplete(
-    facts: NodeFacts | None, terminal: bool
+    facts: NodeFacts | None, ended: bool
 ) -> None:
-    releases = releasing(terminal)
+    releases = releasing(ended)
 
     freed = [releases.settle("node", facts, (), now_s=now_s) for now_s in (0.0, 1000.0)]
 
     assert freed == [False, False]
 
 
-@pytest.mark.parametrize("between", [UNTRUSTED, HELD])
+@pytest.mark.parametrize("between", [UNTRUSTED, HELD, PRESENT, BLIND])
 def test_the_settle_time_starts_anew_after_doubt_or_a_new_sight(between: NodeFacts) -> None:
     releases = releasing()
     releases.settle("node", EMPTY, (), now_s=0.0)
@@ -105,15 +161,15 @@ def test_a_release_that_begins_again_keeps_how_long_the_pod_has_been_absent() ->
     releases = releasing()
     releases.settle("node", EMPTY, (), now_s=0.0)
 
-    releases.begin(Release(POD, "node", terminal=False, devices=(given("GPU-0"),)))
+    releases.begin(Release(POD, "node", ended=False, devices=(given("GPU-0"),)))
 
     assert releases.settle("node", EMPTY, (), now_s=SETTLE_S)
 
 
 def test_the_kubelets_word_is_not_forgotten_when_the_pod_vanishes_afterwards() -> None:
-    releases = releasing(terminal=True)
+    releases = releasing(ended=True)
 
-    releases.begin(Release(POD, "node", terminal=False))
+    releases.begin(Release(POD, "node", ended=False))
 
     assert releases.settle("node", EMPTY, (), now_s=0.0)
 

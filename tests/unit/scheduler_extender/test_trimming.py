@@ -28,8 +28,12 @@ CONTAINERS = st.lists(
     ),
     max_size=3,
 )
+STATES = st.sampled_from([{"running": {"startedAt": "now"}}, {"terminated": {"exitCode": 1}}, {}, None, 7])
 STATUSES = st.lists(
-    st.fixed_dictionaries({"name": st.just("main")}, optional={"allocatedResources": RESOURCES}), max_size=1
+    st.fixed_dictionaries(
+        {"name": st.just("main")}, optional={"allocatedResources": RESOURCES, "state": STATES}
+    ),
+    max_size=2,
 )
 TEXTS = st.dictionaries(
     st.sampled_from(["gpuloom.dev/allocation", "gpuloom.dev/topology", "other", LABEL_LEADER]),
@@ -43,7 +47,8 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
     pod["metadata"] |= {"annotations": draw(TEXTS), "labels": draw(TEXTS), "managedFields": [{}]}
     pod["spec"] |= {"containers": draw(CONTAINERS), "initContainers": draw(CONTAINERS)}
     pod["spec"] |= draw(st.fixed_dictionaries({}, optional={"overhead": RESOURCES, "resources": ASKED}))
-    pod["status"] |= {"containerStatuses": draw(STATUSES)}
+    pod["status"] |= {"containerStatuses": draw(STATUSES), "startTime": draw(st.sampled_from(["now", None]))}
+    pod["status"] |= {"ephemeralContainerStatuses": draw(STATUSES)}
     return pod
 
 

@@ -6,12 +6,14 @@ There are two extenders: one that leads, or is taking over, and a warm standby. 
 is gone, or was paused: then what it was doing goes on when it wakes up, at any later moment.
 
 What the model takes as given: facts that are trusted and not stale are at most AGENT_TTL_S + DISCOVERY_TTL_S
-old; containers start and are published within their bounds; the kubelet alone reports a pod as ended; what
-became of nodes is heard before what later became of pods. What a dead extender knew of pods that vanished
-lives on only in what their nodes show and in what a standby has watched, so an extender that does not lead
-starts or lists afresh only when the nodes show all of that, and so does a node that registers again: to the
-ledger it is another one, and what was to be released on the one before is forgotten. What a DRA driver gives
-out is seen at once, and by everybody: there is no record of it but what the node shows.
+old; containers start and are published within their bounds; the kubelet alone reports containers as ended,
+while anybody may write a phase; what became of nodes is heard before what later became of pods. What a dead
+extender knew of pods that vanished lives on only in what their nodes show and in what a standby has watched,
+so an extender that does not lead starts or lists afresh only when the nodes show all of that, and no agent
+restarts while an extender knows of such a pod by that agent alone. A node registers again only when the nodes
+show all of that, too: to the ledger it is another one, and what was to be released on the one before is
+forgotten. What a DRA driver gives out is seen at once, and by everybody: there is no record of it but what
+the node shows.
 """
 
 from collections.abc import Iterable
@@ -133,11 +135,22 @@ class World:
             replica.hear_facts()
 
     def force_delete(self, name: str) -> None:
+        """Kubernetes and the kubelet forget it; its containers run on."""
         uid = uid_of(self.api.pods[name])
-        self.api.delete(name)
         for machine in self.machines.values():
             if uid in machine.owed:
+                machine.owed[uid].vanished_at = len(self.api.log)
                 machine.owed[uid].keep_listed_only()
+        self.api.delete(name)
+
+    def may_restart_agent(self, machine: Machine) -> bool:
+        vanished = [uid for uid, owed in machine.owed.items() if owed.vanished_at is not None]
+        ledgers = [replica.state.ledger for replica in self.replicas]
+        return all(ledger.has_heard_of(uid) for uid in vanished for ledger in ledgers)
+
+    def reboot(self, machine: Machine) -> None:
+        alive = {uid_of(pod) for pod in self.api.pods.values() if _runs_on(pod, machine.name)}
+        machine.reboot(alive, self.clock.elapsed_s)
 
     def end_container(self, machine: Machine, owed: Owed) -> None:
         del machine.owed[owed.pod.uid]
@@ -256,7 +269,7 @@ class World:
     def overbooked(self) -> str:
         """What is owed twice, or would be if the extender gave away all that it believes to be free."""
         problems = (
-            machine.overbooked(self._coming(machine), self._believed(machine))
+            machine.overbooked(self._coming(machine), self._believed(machine), self.replica.pods_heard)
             for machine in self.machines.values()
         )
         return next(filter(None, problems), "")
@@ -299,7 +312,7 @@ class World:
 
     def _install(self, name: str) -> Machine:
         self._serial += 1
-        mode = NodeMode.GPULOOM if name.startswith("g") else NodeMode.NVIDIA
+        mode = NodeMode.NVIDIA if name.startswith("v") else NodeMode.GPULOOM
         machine = Machine(name, f"uid-{name}-{self._serial}", mode, _gpus(name, self._serial), self.chance)
         machine.report(self.clock.elapsed_s)
         self.machines[name] = machine
@@ -315,6 +328,7 @@ def _gpus(name: str, serial: int) -> tuple[Gpu, ...]:
     cut = (("3g.20gb", 0), ("3g.20gb", 4))
     slices: dict[str, tuple[tuple[tuple[str, int], ...], ...]] = {
         "g1": ((),),
+        "e1": ((),),
         "g2": ((), cut),
         "v1": ((), ()),
         "v2": (cut, (), ()),

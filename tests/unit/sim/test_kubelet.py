@@ -53,8 +53,9 @@ def live(phase: str = "Running", *, deleting: bool = False) -> PodView:
         (live(deleting=True), hosted("p", stops_at_s=10), 9, Action.WAIT),
         (live(deleting=True), hosted("p", stops_at_s=10), 10, Action.EXIT),
         (None, hosted("p"), 9, Action.STOP_SOON),
-        (None, hosted("p", stops_at_s=10), 9, Action.WAIT),
-        (None, hosted("p", stops_at_s=10), 10, Action.EXIT),
+        (None, hosted("p", stops_at_s=10), 9, Action.STOP_SOON),
+        (None, hosted("p", stops_at_s=10, forgotten_at_s=8), 9, Action.WAIT),
+        (None, hosted("p", stops_at_s=10, forgotten_at_s=8), 10, Action.EXIT),
         (None, hosted("p", exited=True), 10, Action.FORGET),
         (None, None, 10, Action.FORGET),
         (live("Failed"), hosted("p"), 9, Action.STOP_SOON),
@@ -210,20 +211,6 @@ async def test_podresources_shows_a_pod_late_although_it_holds_its_cards(tmp_pat
     assert len(host.machine.containers()[0].devices) == 3
     assert [pod.pod.name for pod in host.published()] == ["p"]
     host.close()
-
-
-async def test_the_container_of_a_vanished_pod_lingers_up_to_two_seconds(tmp_path: Path) -> None:
-    host = a_host(tmp_path, FakeClock())
-    lingering = []
-
-    for number in range(20):
-        host.admit(a_pod(f"p{number}"))
-        host.stop_soon(f"uid-p{number}", vanished=True)
-        lingering.append((host.hosted[f"uid-p{number}"].stops_at_s or 0) - host.now_s())
-    host.close()
-
-    assert 0 <= min(lingering) < 0.7
-    assert 1.3 < max(lingering) <= 2
 
 
 async def test_a_killed_kubelet_goes_on_where_the_machine_stands(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.catalog import load_catalog
-from gpuloom.sim.workload import cluster_size
+from gpuloom.sim.workload import cluster_size, is_forced, with_fate
 from gpuloom.sim.workload_plan import NAMESPACES, ClusterSize, PlannedPod, WorkloadPlan
 from tests.effort import examples
 from tests.unit.sim.builders import a_node
@@ -106,6 +106,18 @@ def test_slices_are_asked_for_as_often_as_there_are_such_and_kept_busy() -> None
     for resource, count in slices:
         assert 0.6 < fmean(load(pods, resource, 1) / count for pods in plans) < 1.2
     assert 0.6 < fmean(load(pods, "nvidia.com/gpu", 1) / 16 for pods in plans) < 1.2
+
+
+def test_a_few_pods_of_every_kind_of_node_are_deleted_by_force_and_do_not_heed_it() -> None:
+    pods = first(WorkloadPlan(SIZE, 1), 2000)
+
+    forced = [pod for pod in pods if is_forced(pod.manifest["metadata"]["name"])]
+    annotations = [with_fate(pod.manifest)["metadata"]["annotations"] for pod in forced]
+    assert 20 < len(forced) < 80
+    assert {name for pod in forced for name in limits(pod)} >= {"nvidia.com/gpu", "gpuloom.dev/gpu-milli"}
+    assert {(notes["sim.gpuloom.dev/sigterm"], notes["sim.gpuloom.dev/load"]) for notes in annotations} == {
+        ("ignored", "0")
+    }
 
 
 def test_the_size_of_a_cluster_is_what_its_nodes_offer() -> None:

@@ -54,15 +54,26 @@ def test_none_or_several_are_not_one(asking: tuple[str, ...]) -> None:
         requested(a_pod(asking=asking))
 
 
-def test_a_pod_holds_its_devices_from_binding_until_it_has_ended() -> None:
+def test_a_pod_holds_its_devices_from_binding_until_its_kubelet_reports_its_end() -> None:
+    """Anybody may write a phase; the states of containers are the kubelet's."""
     pods = [
         a_pod(phase, an_allocation(pod=phase), phase=phase)
         for phase in ("Pending", "Running", "Unknown", "Succeeded", "Failed")
     ]
     leaving = a_pod("leaving", an_allocation(pod="leaving"))
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ended = a_pod("ended", an_allocation(pod="ended"), phase="Failed")
+    statuses = [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]
+    ended["status"] |= {"startTime": "2026-01-01T00:00:00Z", "containerStatuses": statuses}
 
-    assert holding(*pods, leaving) == ["Pending", "Running", "Unknown", "leaving"]
+    assert holding(*pods, leaving, ended) == [
+        "Pending",
+        "Running",
+        "Unknown",
+        "Succeeded",
+        "Failed",
+        "leaving",
+    ]
 
 
 def test_who_has_no_allocation_of_its_own_holds_nothing() -> None:
