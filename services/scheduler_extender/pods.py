@@ -39,8 +39,8 @@ def observed_pod(pod: JsonObject) -> ObservedPod | None:
         allocation, unreadable = _allocation(text, ref.uid)
         problem = problem or unreadable
     version = metadata_of(pod).get("resourceVersion")
-    ended = kubelet_reports_end(pod)
-    return ObservedPod(ref, node_name, is_terminal(pod), request, allocation, problem, _text(version), ended)
+    terminal, ended = is_terminal(pod), _has_ended(pod)
+    return ObservedPod(ref, node_name, terminal, request, allocation, problem, _text(version), ended)
 
 
 def host_share(pod: JsonObject, observed: ObservedPod | None) -> HostShare | None:
@@ -87,6 +87,14 @@ def allocation_text(pod: JsonObject) -> str | None:
     annotations = metadata_of(pod).get("annotations")
     value = annotations.get(ANNOTATION_ALLOCATION) if isinstance(annotations, dict) else None
     return value if isinstance(value, str) else None
+
+
+def _has_ended(pod: JsonObject) -> bool:
+    """By its kubelet's word; what can't be read is none."""
+    try:
+        return kubelet_reports_end(pod)
+    except InvalidRequestError:
+        return False
 
 
 def _text(value: object) -> str:
