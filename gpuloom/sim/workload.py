@@ -28,7 +28,7 @@ from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU, RESOURCE_NVID
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, SystemClock
 from gpuloom.sim.command import CommandParser, add_api_arguments, api_access, duration_argument, run_command
-from gpuloom.sim.kubelet.host import ANNOTATION_LOAD, ANNOTATION_SIGTERM
+from gpuloom.sim.kubelet.host import ANNOTATION_DURATION, ANNOTATION_LOAD, ANNOTATION_SIGTERM
 from gpuloom.sim.workload_plan import (
     LABEL_WORKLOAD,
     NAMESPACES,
@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 SWEEP_S = 2.0
 CREATE_TRIES = 8
 FORCED_ONE_IN = 40
-FORCED_AFTER_S = 10.0
+FORCED_AFTER_S = (10.0, 100.0)
+FORCED_DURATION = "5m"
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -188,7 +189,8 @@ class WorkloadPlayer:
 
     def _is_due_to_be_forced(self, pod: JsonObject, now_s: float) -> bool:
         running_s = self._running_s.get(uid_of(pod))
-        return running_s is not None and now_s - running_s >= FORCED_AFTER_S and is_forced(key_of(pod)[1])
+        name = key_of(pod)[1]
+        return running_s is not None and is_forced(name) and now_s - running_s >= forced_after_s(name)
 
     async def _delete(self, pod: JsonObject, options: DeleteOptions) -> None:
         namespace, name = key_of(pod)
@@ -205,13 +207,19 @@ def is_forced(name: str) -> bool:
     return zlib.crc32(name.encode()) % FORCED_ONE_IN == 0
 
 
+def forced_after_s(name: str) -> float:
+    """How long such a pod runs before: nodes may show a young pod otherwise than one that is well known."""
+    return FORCED_AFTER_S[zlib.crc32(name.encode()) // FORCED_ONE_IN % len(FORCED_AFTER_S)]
+
+
 def with_fate(manifest: JsonObject) -> JsonObject:
     """The pod, with what shows on its node if it is one that is deleted by force."""
     metadata = manifest["metadata"]
     if not is_forced(metadata["name"]):
         return manifest
-    stubborn = {**metadata["annotations"], ANNOTATION_LOAD: "0", ANNOTATION_SIGTERM: "ignored"}
-    return {**manifest, "metadata": {**metadata, "annotations": stubborn}}
+    stubborn = {ANNOTATION_LOAD: "0", ANNOTATION_SIGTERM: "ignored", ANNOTATION_DURATION: FORCED_DURATION}
+    annotations = {**metadata["annotations"], **stubborn}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -56,7 +56,7 @@ def observed_pod(pod: JsonObject) -> ObservedPod | None:
         problem=problem or unreadable,
         version=_text(metadata_of(pod).get("resourceVersion")),
         asked=_asked(pod) if node_name and not unreadable else None,
-        ended=kubelet_reports_end(pod),
+        ended=_has_ended(pod),
     )
 
 
@@ -104,6 +104,14 @@ def allocation_text(pod: JsonObject) -> str | None:
     annotations = metadata_of(pod).get("annotations")
     value = annotations.get(ANNOTATION_ALLOCATION) if isinstance(annotations, dict) else None
     return value if isinstance(value, str) else None
+
+
+def _has_ended(pod: JsonObject) -> bool:
+    """By its kubelet's word; what can't be read is none."""
+    try:
+        return kubelet_reports_end(pod)
+    except InvalidRequestError:
+        return False
 
 
 def _text(value: object) -> str:
