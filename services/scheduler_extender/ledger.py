@@ -71,7 +71,8 @@ class Ledger:
     def __init__(self, settle_s: float) -> None:
         self._pods: dict[str, ObservedPod] = {}
         self._pods_by_node: dict[str, set[str]] = defaultdict(set)
-        self._attempts: dict[AttemptKey, Attempt] = {}
+        self._attempts: dict[str, dict[str, Attempt]] = {}
+        """By pod UID, then by node UID: every event of a pod asks for its own, however many there are."""
         self._attempts_by_node: dict[str, set[AttemptKey]] = defaultdict(set)
         self._node_uid: dict[str, str] = {}
         self._node_name: dict[str, str] = {}
@@ -151,7 +152,7 @@ class Ledger:
         Attempts without a known outcome may have been applied just before: they stay as releases too.
         """
         pod = self._pods.pop(uid, None)
-        left = [_release(attempt) for attempt in self._attempts.values() if attempt.pod.uid == uid]
+        left = [_release(attempt) for attempt in self.attempts_of(uid)]
         self._end_attempts(uid)
         if pod is not None and pod.node_name:
             self._unlink(pod)
@@ -166,23 +167,24 @@ class Ledger:
 
     def begin(self, attempt: Attempt) -> None:
         """Hold the devices before the Binding is sent."""
-        self._attempts[attempt.key] = attempt
+        pod_uid, node_uid = attempt.key
+        self._attempts.setdefault(pod_uid, {})[node_uid] = attempt
         self._attempts_by_node[attempt.node_name].add(attempt.key)
         self._touched.add(attempt.node_name)
 
     def refused(self, attempt: Attempt) -> None:
         """The API server answered that this attempt was not and will not be applied."""
         # Not one that is merely equal: it may have been sent again since, with the same devices.
-        if self._attempts.get(attempt.key) is attempt:
+        if self.attempt(*attempt.key) is attempt:
             self._drop_attempt(attempt.key)
             self._touched.add(attempt.node_name)
             self._reopened.add(attempt.node_name)
 
     def attempt(self, pod_uid: str, node_uid: str) -> Attempt | None:
-        return self._attempts.get((pod_uid, node_uid))
+        return self._attempts.get(pod_uid, {}).get(node_uid)
 
     def attempts_of(self, pod_uid: str) -> tuple[Attempt, ...]:
-        return tuple(attempt for attempt in self._attempts.values() if attempt.pod.uid == pod_uid)
+        return tuple(self._attempts.get(pod_uid, {}).values())
 
     def attempts_on(self, node_name: str, without_pod: str = "") -> Collection[Attempt]:
         """One of each pod, but none of `without_pod`.
@@ -190,17 +192,17 @@ class Ledger:
         Where a machine took the name of another a pod may have two, of which one at most is applied.
         """
         keys = sorted(self._attempts_by_node.get(node_name, ()))
-        return {uid: self._attempts[uid, node_uid] for uid, node_uid in keys if uid != without_pod}.values()
+        return {uid: self._attempts[uid][node_uid] for uid, node_uid in keys if uid != without_pod}.values()
 
     def attempted_pods(self) -> tuple[PodRef, ...]:
-        return tuple({attempt.pod.uid: attempt.pod for attempt in self._attempts.values()}.values())
+        return tuple(next(iter(attempts.values())).pod for attempts in self._attempts.values())
 
     def attempted_nodes(self, pod_uid: str) -> tuple[str, ...]:
         """Names of the nodes on which this pod has attempts."""
-        return tuple(attempt.node_name for (uid, _), attempt in self._attempts.items() if uid == pod_uid)
+        return tuple(attempt.node_name for attempt in self.attempts_of(pod_uid))
 
     def has_attempt(self, pod_uid: str) -> bool:
-        return any(uid == pod_uid for uid, _ in self._attempts)
+        return pod_uid in self._attempts
 
     def pod(self, uid: str) -> ObservedPod | None:
         return self._pods.get(uid)
@@ -286,8 +288,8 @@ class Ledger:
         return sorted(self._claims_by_state(node_name), key=lambda claim: claim.pod.uid)
 
     def _claims_by_state(self, node_name: str) -> Iterator[Claim]:
-        for key in sorted(self._attempts_by_node.get(node_name, ())):
-            attempt = self._attempts[key]
+        for pod_uid, node_uid in sorted(self._attempts_by_node.get(node_name, ())):
+            attempt = self._attempts[pod_uid][node_uid]
             yield Claim(
                 attempt.pod,
                 EntryState.IN_FLIGHT,
@@ -342,8 +344,12 @@ class Ledger:
             self._touched.add(attempt.node_name)
 
     def _drop_attempt(self, key: AttemptKey) -> None:
-        attempt = self._attempts.pop(key)
-        self._attempts_by_node[attempt.node_name].discard(key)
+        pod_uid, node_uid = key
+        attempts = self._attempts[pod_uid]
+        node_name = attempts.pop(node_uid).node_name
+        if not attempts:
+            del self._attempts[pod_uid]
+        self._attempts_by_node[node_name].discard(key)
 
 
 def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:
