@@ -39,6 +39,19 @@ def test_the_end_of_the_node_frees_everything_on_it() -> None:
     assert not waits(releases)
 
 
+def test_what_was_listed_on_a_machine_says_nothing_of_the_next_one_with_its_name() -> None:
+    """The pod is bound to the name, so the next machine may be about to start it."""
+    releases = Releases(SETTLE_S)
+    releases.settle("node", HELD, {POD.uid}, now_s=0.0)
+
+    releases.node_gone("node", alive={POD.uid})
+    releases.settle("node", EMPTY, {POD.uid}, now_s=SETTLE_S)
+    releases.begin(Release(POD, "node", terminal=False))
+
+    assert not releases.settle("node", EMPTY, (), now_s=SETTLE_S + 1)
+    assert releases.settle("node", EMPTY, (), now_s=2 * SETTLE_S + 1)
+
+
 def test_a_pod_that_the_kubelet_reported_as_ended_is_free_once_it_is_not_listed() -> None:
     releases = releasing(terminal=True)
 
