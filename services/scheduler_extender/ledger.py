@@ -81,6 +81,7 @@ class Ledger:
         self._touched: set[str] = set()
         self._confirmed: set[str] = set()
         self._reopened: set[str] = set()
+        self._attempted: set[str] = set()
 
     def observe_node(self, name: str, uid: str) -> None:
         """A node under a known name with another UID is another machine: nothing carries over."""
@@ -170,6 +171,7 @@ class Ledger:
         pod_uid, node_uid = attempt.key
         self._attempts.setdefault(pod_uid, {})[node_uid] = attempt
         self._attempts_by_node[attempt.node_name].add(attempt.key)
+        self._attempted.add(pod_uid)
         self._touched.add(attempt.node_name)
 
     def refused(self, attempt: Attempt) -> None:
@@ -241,6 +243,11 @@ class Ledger:
         """Names of nodes where claims changed their state since the last call, and maybe nothing else did."""
         confirmed, self._confirmed = self._confirmed, set()
         return confirmed
+
+    def take_attempted(self) -> set[str]:
+        """UIDs of pods whose attempts began or ended since the last call."""
+        attempted, self._attempted = self._attempted, set()
+        return attempted
 
     def take_reopened(self) -> set[str]:
         """Names of nodes that got room since the last call, maybe without anything seen in Kubernetes."""
@@ -350,6 +357,7 @@ class Ledger:
         if not attempts:
             del self._attempts[pod_uid]
         self._attempts_by_node[node_name].discard(key)
+        self._attempted.add(pod_uid)
 
 
 def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:

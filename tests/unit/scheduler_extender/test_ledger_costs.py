@@ -1,37 +1,14 @@
 """What an event of one pod costs does not depend on how many binds of others are under way."""
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
-from typing import Any
 
-from services.scheduler_extender import ledger as ledger_module
 from services.scheduler_extender.ledger import Attempt, Ledger
 from tests.unit.scheduler_extender.builders import a_pod, a_ref, an_allocation, an_observed_pod, given
+from tests.unit.scheduler_extender.costs import lines_run
 
 POD = a_ref("pod")
 GIVEN = an_allocation(POD, given("GPU-0"))
-
-
-def lines_run(act: Callable[[], object]) -> int:
-    """How many lines of the ledger this takes: the same on every machine, however busy it is."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename != ledger_module.__file__:
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        act()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def a_ledger(others: int) -> Ledger:
