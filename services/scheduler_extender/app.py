@@ -33,7 +33,7 @@ from services.scheduler_extender.adapters.lease import NotedLease, Unopposed
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.adapters.sources import Sources
 from services.scheduler_extender.binding import Bench, Bindings
-from services.scheduler_extender.config import ExtenderConfig, LeadershipConfig
+from services.scheduler_extender.config import ExtenderConfig
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.failpoints import HeldBinder
 from services.scheduler_extender.freshness import Freshness
@@ -71,7 +71,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     feed = PodFeed(client, app.clock, prompt=contested)
     sources = _sources(client, feed, ClusterMirror(discovery, app.clock), app.clock)
     state = _state(config, sources, app.clock)
-    office = _office(config.leadership, client, feed, app.clock)
+    office = _office(config, client, feed, app.clock)
     power = Power(sources, office, app.clock, metrics)
     outcomes = Outcomes(config.weights.weights())
     state.views.keep(outcomes.fleet)
@@ -135,9 +135,10 @@ async def _learn(app: App, state: ClusterState, outcomes: Outcomes, store: Deman
     app.add_loop("demand", lambda: store.keep(lambda: learning.demand, power.is_leader))
 
 
-def _office(config: LeadershipConfig, client: KubeClient, feed: PodFeed, clock: Clock) -> Office:
+def _office(settings: ExtenderConfig, client: KubeClient, feed: PodFeed, clock: Clock) -> Office:
+    config = settings.leadership
     own_pod = config.own_pod()
-    fence = KubernetesFence(client, feed, own_pod, clock)
+    fence = KubernetesFence(client, feed, own_pod, clock, settings.patience())
     badge: Badge = NoBadge() if own_pod is None else KubernetesBadge(client, feed.informer, own_pod)
     if not config.elects(os.environ):
         return Office(Unopposed(), fence, badge, lambda: "", contested=False)

@@ -23,6 +23,7 @@ from gpuloom.runtime.parsers import (
 )
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.scheduler_extender.failpoints import Failpoint, failpoint
+from services.scheduler_extender.takeover import Patience
 
 _WEIGHT = integer(0, 1000)
 _PRODUCT_NAMESPACE = "gpuloom-system"
@@ -210,3 +211,8 @@ class ExtenderConfig:
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)
+
+    def patience(self) -> Patience:
+        """An earlier leader believes in its lease for at most its duration, and its last Binding is given up
+        by the API server within its timeout after that."""
+        return Patience(refused_s=self.leadership.lease_duration_s + self.bind_timeout_s)

@@ -120,7 +120,8 @@ class Power:
             self._role = Role.LEADER
             took_s = self._clock.monotonic() - started_s
             self._metrics.takeover_duration.set(took_s)
-            _log.info("ledger complete, serving", extra={"took_s": round(took_s, 3), "stamped": stamped})
+            self._metrics.unstamped_pods.set(len(stamped.unstamped))
+            _log.info("ledger complete, serving", extra={"took_s": round(took_s, 3), "stamped": stamped.pods})
             await self._wear_badge()
         finally:
             await self._retire()

@@ -2,10 +2,11 @@
 
 from copy import deepcopy
 
-from gpuloom.errors import ConflictError, NotFoundError
+from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import resource_version_of, uid_of
+from gpuloom.names import ANNOTATION_EPOCH
 from tests.unit.scheduler_extender.builders import JsonObject
 
 
@@ -15,6 +16,8 @@ class ApiServer:
     def __init__(self) -> None:
         self.pods: dict[str, JsonObject] = {}
         self.log: list[Change] = []
+        self.guarded: set[str] = set()
+        """Names of pods that a webhook of somebody else lets nobody annotate."""
         self._version = 0
 
     def create(self, pod: JsonObject) -> JsonObject:
@@ -32,6 +35,11 @@ class ApiServer:
         changed = deepcopy(self.pods[name])
         changed["metadata"]["annotations"][annotation] = str(self._version)
         self._commit(name, self.pods[name], changed)
+
+    def stamp(self, name: str) -> None:
+        if name in self.guarded:
+            raise NotAllowedError("denied by a webhook")
+        self.touch(name, ANNOTATION_EPOCH)
 
     def resize(self, name: str) -> None:
         """It asks for a core more."""

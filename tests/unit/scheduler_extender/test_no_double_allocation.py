@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.effort import examples
-from tests.unit.scheduler_extender.game import Game
+from tests.unit.scheduler_extender.game import MOVES, Game
+from tests.unit.scheduler_extender.mishaps import MISHAPS
 
 WALKS_A_CASE = examples(200)
+assert all(mishap.__name__ in MOVES for mishap in MISHAPS)
 
 
 class Cluster(RuleBasedStateMachine):

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gpuloom.codec.pod import pod_ref
 from gpuloom.errors import UnavailableError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.errors import LeadershipLostError
 from gpuloom.runtime.clock import FakeClock, settle
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.metrics import ExtenderMetrics
+from services.scheduler_extender.ports import Stamped
 from services.scheduler_extender.power import BADGE_INTERVAL_S, Office, Power
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.waker import Waker
@@ -33,7 +35,8 @@ class Situation:
         self._complete, self._elected = asyncio.Event(), asyncio.Event()
         self._lost, self._caught_up = asyncio.Event(), asyncio.Event()
         self._complete.set()
-        self.metrics = ExtenderMetrics(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        self.metrics = ExtenderMetrics(self.registry)
         office = Office(self, self, self, lambda: self.holder, contested)
         self.power = Power(self, office, self.clock, self.metrics)
 
@@ -79,9 +82,9 @@ class Situation:
     async def unbound_pods(self) -> Sequence[JsonObject]:
         return [a_pod(a_ref("pod"))]
 
-    async def stamp(self, pods: Sequence[JsonObject]) -> int:
+    async def stamp(self, pods: Sequence[JsonObject]) -> Stamped:
         self.stamped = True
-        return len(pods)
+        return Stamped(0, tuple(pod_ref(pod) for pod in pods))
 
     async def catch_up(self) -> None:
         await self._caught_up.wait()
@@ -156,6 +159,16 @@ async def test_one_that_is_not_warm_does_not_lead() -> None:
         await settle()
 
         assert (before, situation.stamped) == (False, True)
+
+
+async def test_pods_that_a_takeover_could_not_stamp_are_counted() -> None:
+    situation = Situation()
+    async with running(situation):
+        situation.elect()
+        situation.catch_up_now()
+        await settle()
+
+        assert situation.registry.get_sample_value("gpuloom_scheduler_extender_unstamped_pods") == 1
 
 
 async def test_a_leader_serves_only_when_it_has_caught_up() -> None:

@@ -96,3 +96,10 @@ async def test_a_failpoint_holds_the_first_binding_and_no_other() -> None:
     await first
 
     assert (early, len(api.bindings)) == (1, 2)
+
+
+def test_a_takeover_waits_for_bindings_as_long_as_a_lease_and_a_bind_may_take_together() -> None:
+    told = config(GPULOOM_EXTENDER_LEASE_DURATION="15", GPULOOM_EXTENDER_BIND_TIMEOUT="2s")
+
+    assert config().patience().refused_s == 10.0
+    assert told.patience().refused_s == 17.0

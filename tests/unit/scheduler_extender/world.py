@@ -9,7 +9,8 @@ What the model takes as given: facts that are trusted and not stale are at most 
 old; containers start and are published within their bounds; the kubelet alone reports a pod as ended; what
 became of nodes is heard before what later became of pods. What a dead extender knew of pods that vanished
 lives on only in what their nodes show and in what a standby has watched, so an extender that does not lead
-starts or lists afresh only when the nodes show all of that.
+starts or lists afresh only when the nodes show all of that. A Binding for a pod that can't be stamped is
+given up by the server when its time is over; every other one may act at any later moment.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from random import Random
 from typing import Any
 
 from gpuloom.codec.pod import bound_node, is_terminal
-from gpuloom.errors import GpuloomError
+from gpuloom.errors import DeadlineError, GpuloomError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import uid_of
@@ -32,7 +33,7 @@ from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_gpu,
 from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.in_step import miscounted, out_of_step
 from tests.unit.scheduler_extender.machines import Machine, Owed
-from tests.unit.scheduler_extender.replica import DISCOVERY_TTL_S, Replica
+from tests.unit.scheduler_extender.replica import BIND_TIMEOUT_S, DISCOVERY_TTL_S, Replica
 
 PRIORITIES = {"c": 1, "d": 1}
 """Of pods by their name; the others have none."""
@@ -101,7 +102,9 @@ class World:
             self.on_their_way.append(call)
         self._drop_finished()
 
-    def apply(self, binding: PodBinding) -> JsonObject:
+    def apply(self, binding: PodBinding, sent_s: float) -> JsonObject:
+        if self._given_up(binding, sent_s):
+            raise DeadlineError("given up by the server")
         pod = self.api.bind(binding)
         self.machines[binding.node].accept(pod, self.clock.elapsed_s)
         return pod
@@ -116,6 +119,10 @@ class World:
             for replica in self.replicas:
                 replica.hear_facts()
                 replica.state.take_reopened()
+
+    def wait(self) -> None:
+        """Somebody waits for a second."""
+        self.pass_time(1)
 
     def hear_facts(self) -> None:
         for replica in self.replicas:
@@ -161,6 +168,7 @@ class World:
         for name, pod in self.api.pods.items():
             if not pod["spec"].get("nodeName"):
                 self.api.touch(name, ANNOTATION_EPOCH)
+        self.api.guarded.clear()
         self.replica, self.standby = Replica(self), None
         self.replica.leads = True
 
@@ -229,6 +237,8 @@ class World:
         for call in calls:
             if call.acted or call.binding is None or call.binding.node != machine.name:
                 continue
+            if self._given_up(call.binding, call.sent_s):
+                continue
             try:
                 owed = machine.would_owe(self.api.would_bind(call.binding), self.clock.elapsed_s)
             except GpuloomError:
@@ -236,6 +246,9 @@ class World:
             if owed is not None:
                 coming[owed.pod.uid] = owed
         return list(coming.values())
+
+    def _given_up(self, binding: PodBinding, sent_s: float) -> bool:
+        return binding.pod in self.api.guarded and self.clock.elapsed_s - sent_s > BIND_TIMEOUT_S
 
     def _believed(self, machine: Machine) -> NodeView | None:
         """What the extender that serves believes of this machine, if it has heard of it."""
