@@ -71,7 +71,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     feed = PodFeed(client, app.clock, prompt=contested)
     sources = _sources(client, feed, ClusterMirror(discovery, app.clock), app.clock)
     state = _state(config, sources, app.clock)
-    office = _office(config, client, feed, app.clock)
+    office = _office(config, client, sources, app.clock)
     power = Power(sources, office, app.clock, metrics)
     outcomes = Outcomes(config.weights.weights())
     state.views.keep(outcomes.fleet)
@@ -135,14 +135,14 @@ async def _learn(app: App, state: ClusterState, outcomes: Outcomes, store: Deman
     app.add_loop("demand", lambda: store.keep(lambda: learning.demand, power.is_leader))
 
 
-def _office(settings: ExtenderConfig, client: KubeClient, feed: PodFeed, clock: Clock) -> Office:
-    config = settings.leadership
+def _office(settings: ExtenderConfig, client: KubeClient, sources: Sources, clock: Clock) -> Office:
+    config, feed = settings.leadership, sources.pods
     own_pod = config.own_pod()
     fence = KubernetesFence(client, feed, own_pod, clock, settings.patience())
     badge: Badge = NoBadge() if own_pod is None else KubernetesBadge(client, feed.informer, own_pod)
     if not config.elects(os.environ):
         return Office(Unopposed(), fence, badge, lambda: "", contested=False)
-    lease = NotedLease(client)
+    lease = NotedLease(client, sources.begin_anew)
     # A pod's name may come back after a restart of its container; the process it names does not.
     identity = f"{config.pod_name or socket.gethostname()}-{secrets.token_hex(4)}"
     elector = LeaderElector(

@@ -227,6 +227,8 @@ class Bindings:
         earlier = bench.ledger.attempt(call.uid, view.uid)
         if earlier is not None:
             return earlier
+        if bench.ledger.is_releasing(call.uid, call.node_name):
+            raise BindRefusedError("the pod ran there before Kubernetes was set back; it may still do so")
         if allocation_text(pod) is not None:
             raise BindRefusedError("the pod carries an allocation that GPULoom did not make; remove it")
         if observed.request is None:

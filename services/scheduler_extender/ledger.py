@@ -10,6 +10,8 @@ The rules, each of which prevents a double allocation:
     devices, and an attempt on another node may hold others beside it, until one of them is observed.
   - A pod that ended or vanished keeps its devices until its node shows them free (see `releases.py`).
   - Whatever a node shows as held counts, whether or not there is a pod for it.
+  - Where Kubernetes is set back to an earlier state, nodes are not: what a pod had is released as if it had
+    vanished, and so is what it may have got by a bind under way.
 """
 
 from collections import Counter, defaultdict
@@ -122,14 +124,17 @@ class Ledger:
         Its node is then not touched: it has left what it had before, once the host accounts count the pod.
         """
         uid = pod.ref.uid
-        before, attempts = self._pods.get(uid), self.attempts_of(uid)
+        before = self._pods.get(uid)
+        if before is not None and before.node_name not in ("", pod.node_name):
+            # No pod is ever bound twice: Kubernetes has another history now. The node has not.
+            self.observe_gone(uid, now_s)
+            before = None
+        attempts = self.attempts_of(uid)
         if before == pod and not attempts:
             # Most of what happens to a pod is not about its devices.
             self._pods[uid] = pod
             return False
         confirms = self._confirms(pod, attempts)
-        if before is not None and before.node_name not in ("", pod.node_name):
-            self._unlink(before)
         self._pods[uid] = pod
         if not pod.node_name:
             return False
@@ -142,6 +147,7 @@ class Ledger:
             self._end_attempts(uid)
         if not pod.terminal:
             self._releases.drop(pod.node_name, uid)
+            self._releases.forget_finished(uid)
         elif before is None or not before.terminal:
             self._releases.begin(Release(pod.ref, pod.node_name, terminal=True))
         self._settle(pod.node_name, now_s)
@@ -156,7 +162,8 @@ class Ledger:
         left = [_release(attempt) for attempt in self.attempts_of(uid)]
         self._end_attempts(uid)
         if pod is not None and pod.node_name:
-            self._unlink(pod)
+            self._pods_by_node[pod.node_name].discard(uid)
+            self._touched.add(pod.node_name)
             if not self._releases.finished(uid):
                 claim = self._pod_claim(pod)
                 left.append(
@@ -165,6 +172,12 @@ class Ledger:
         self._releases.forget_finished(uid)
         for release in left:
             self._await_release(release, now_s)
+
+    def rewind(self, now_s: float) -> None:
+        """Kubernetes has another history now, where what binds under way did in the old one never shows."""
+        for attempt in [attempt for uid in self._attempts for attempt in self.attempts_of(uid)]:
+            self._drop_attempt(attempt.key)
+            self._await_release(_release(attempt), now_s)
 
     def begin(self, attempt: Attempt) -> None:
         """Hold the devices before the Binding is sent."""
@@ -199,10 +212,6 @@ class Ledger:
     def attempted_pods(self) -> tuple[PodRef, ...]:
         return tuple(next(iter(attempts.values())).pod for attempts in self._attempts.values())
 
-    def attempted_nodes(self, pod_uid: str) -> tuple[str, ...]:
-        """Names of the nodes on which this pod has attempts."""
-        return tuple(attempt.node_name for attempt in self.attempts_of(pod_uid))
-
     def has_attempt(self, pod_uid: str) -> bool:
         return pod_uid in self._attempts
 
@@ -212,6 +221,10 @@ class Ledger:
     def has_heard_of(self, uid: str) -> bool:
         """Whether anything is or may be owned by this pod, in Kubernetes or no longer."""
         return uid in self._pods or self.has_attempt(uid) or self._releases.includes(uid)
+
+    def is_releasing(self, uid: str, node_name: str) -> bool:
+        """Whether this node has yet to show free what the pod had there before."""
+        return any(release.pod.uid == uid for release in self._releases.on_node(node_name))
 
     def pod_at(self, uid: str, version: str) -> ObservedPod | None:
         """The pod if it was observed at exactly this version: whoever holds that need not read it again."""
@@ -287,7 +300,7 @@ class Ledger:
             and (asked.cpu_milli, asked.memory_bytes) == (attempt.cpu_milli, attempt.memory_bytes)
             and uid not in self._pods_by_node.get(name, ())
             and not self._releases.finished(uid)
-            and all(release.pod.uid != uid for release in self._releases.on_node(name))
+            and not self.is_releasing(uid, name)
         )
 
     def _known_claims(self, node_name: str) -> list[Claim]:
@@ -340,10 +353,6 @@ class Ledger:
     def _facts_of(self, node_name: str) -> NodeFacts | None:
         uid = self._node_uid.get(node_name)
         return None if uid is None else self._facts.get(uid)
-
-    def _unlink(self, pod: ObservedPod) -> None:
-        self._pods_by_node[pod.node_name].discard(pod.ref.uid)
-        self._touched.add(pod.node_name)
 
     def _end_attempts(self, pod_uid: str) -> None:
         for attempt in self.attempts_of(pod_uid):

@@ -205,7 +205,7 @@ class Views:
 
     def own_views(self, asker: Asker) -> tuple[NodeView, ...]:
         """Nodes that this pod sees otherwise than everybody: by its own attempts, or by nominated pods."""
-        attempted = self._ledger.attempted_nodes(asker.uid) if asker.uid else ()
+        attempted = [attempt.node_name for attempt in self._ledger.attempts_of(asker.uid)]
         if not self._nominations:
             return self._seen(attempted, asker)
         promised = {asker.nominated_node, self._nominations.node_of(asker.uid)} - {""}

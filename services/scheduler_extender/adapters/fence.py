@@ -8,7 +8,7 @@ from typing import TypeVar
 from gpuloom.errors import GpuloomError, NotFoundError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import Selection
-from gpuloom.kube.objects import JsonObject, ObjectKey, resource_version_of
+from gpuloom.kube.objects import JsonObject, ObjectKey, is_older_version, resource_version_of
 from gpuloom.kube.resources import PODS
 from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.runtime.backoff import Backoff
@@ -44,10 +44,16 @@ class KubernetesFence:
         self._feed = feed
         self._own_pod = own_pod
         self._clock = clock
-        self._epoch = secrets.token_hex(8)
+        self._epoch = ""
 
     async def unbound_pods(self) -> Sequence[JsonObject]:
+        # Of this takeover alone: a pod that has it already would not change by it.
+        self._epoch = secrets.token_hex(8)
+        applied = self._feed.applied
         listing = await self._insist("unbound pods not listed", lambda: self._client.list(PODS, UNBOUND))
+        if is_older_version(listing.resource_version, applied):
+            # Restored from a backup. A list shows the informer so, which then tells everybody.
+            await self._feed.relist()
         return listing.items
 
     async def stamp(self, pods: Sequence[JsonObject]) -> Stamped:

@@ -18,7 +18,19 @@ class ApiServer:
         self.log: list[Change] = []
         self.guarded: set[str] = set()
         """Names of pods that a webhook of somebody else lets nobody annotate."""
+        self.history = 0
+        """Which one this is: every restore of a backup begins another."""
+        self.backup: tuple[dict[str, JsonObject], int] | None = None
         self._version = 0
+
+    def back_up(self) -> None:
+        self.backup = deepcopy(self.pods), self._version
+
+    def restore(self) -> None:
+        """Nothing of it shows in any watch: the version is below what everybody has seen."""
+        assert self.backup is not None
+        self.pods, self._version = deepcopy(self.backup[0]), self.backup[1]
+        self.history += 1
 
     def create(self, pod: JsonObject) -> JsonObject:
         name: str = pod["metadata"]["name"]

@@ -4,10 +4,20 @@ from tests.unit.scheduler_extender.game import Draw, Game, move
 
 
 @move("failovers", weight=1, when=lambda game: bool(game.unbound()))
-def a_pod_is_guarded_or_no_longer(game: Game, draw: Draw) -> None:
+def a_pod_is_guarded(game: Game, draw: Draw) -> None:
     """By a webhook of somebody else, which refuses to have it written."""
     names = game.unbound()
-    game.world.api.guarded ^= {names[draw(len(names))]}
+    game.world.api.guarded.add(names[draw(len(names))])
 
 
-MISHAPS = (a_pod_is_guarded_or_no_longer,)
+@move("failovers", "takeovers", "ends", weight=1)
+def a_backup_is_made(game: Game, draw: Draw) -> None:
+    game.world.api.back_up()
+
+
+@move("failovers", "takeovers", "ends", weight=1, when=lambda game: game.world.may_restore())
+def the_backup_is_restored(game: Game, draw: Draw) -> None:
+    game.world.restore(survives=bool(draw(2)))
+
+
+MISHAPS = (a_pod_is_guarded, a_backup_is_made, the_backup_is_restored)

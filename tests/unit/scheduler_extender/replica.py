@@ -58,6 +58,7 @@ class Replica:
         self._world = world
         self.leads = False
         self._shown: dict[str, JsonObject] = {}
+        self.history = world.api.history
         self.pods_heard = len(world.api.log)
         self.nodes_heard = len(world.node_log)
         self.state = ClusterState(Ledger(SETTLE_S), world.facts_are_stale, world.clock)
@@ -70,8 +71,10 @@ class Replica:
         self.hear_facts()
 
     def hear_pods(self, count: int) -> None:
-        """What became of the nodes before is heard before."""
+        """What became of the nodes before is heard before. Of another history no watch shows anything."""
         self.hear_nodes()
+        if self.history != self._world.api.history:
+            return
         for change in self._world.api.log[self.pods_heard :][:count]:
             self.pods_heard += 1
             self._hear(change)
@@ -79,6 +82,9 @@ class Replica:
     def list_pods(self) -> None:
         """The watch fell behind: what happened in between is never heard."""
         self.hear_nodes()
+        if self.history != self._world.api.history:
+            self.history = self._world.api.history
+            self.state.rewind()
         self.pods_heard = len(self._world.api.log)
         listed = {uid_of(pod): pod for pod in self._world.api.pods.values()}
         for uid, pod in list(self._shown.items()):
@@ -86,6 +92,12 @@ class Replica:
                 self._hear(Change(pod, None))
         for uid, pod in listed.items():
             self._hear(Change(self._shown.get(uid), pod))
+
+    def hear_last_words(self) -> None:
+        """All that the server said before it went down."""
+        if self.history != self._world.api.history:
+            self.list_pods()
+        self.hear_pods(len(self._world.api.log))
 
     def hear_nodes(self) -> None:
         for change in self._world.node_log[self.nodes_heard :]:
@@ -105,6 +117,8 @@ class Replica:
 
     async def unbound_pods(self) -> Sequence[JsonObject]:
         def listed() -> list[JsonObject]:
+            if self.history != self._world.api.history:
+                self.list_pods()
             return [pod for pod in self._world.api.pods.values() if not pod["spec"].get("nodeName")]
 
         unbound: Sequence[JsonObject] = await Call(listed)

@@ -28,7 +28,7 @@ def test_a_bind_is_confirmed_dropped_and_looked_up_without_a_look_at_others() ->
         lambda ledger: ledger.observe_pod(bound, 1.0),
         lambda ledger: ledger.observe_gone(POD.uid, 1.0),
         lambda ledger: ledger.has_heard_of("uid-nobody"),
-        lambda ledger: ledger.attempted_nodes(POD.uid),
+        lambda ledger: ledger.attempts_of(POD.uid),
     ]
 
     for event in events:

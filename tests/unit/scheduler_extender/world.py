@@ -11,6 +11,9 @@ became of nodes is heard before what later became of pods. What a dead extender 
 lives on only in what their nodes show and in what a standby has watched, so an extender that does not lead
 starts or lists afresh only when the nodes show all of that. A Binding for a pod that can't be stamped is
 given up by the server when its time is over; every other one may act at any later moment.
+Where the server is set back to a backup, it was down: nothing that was sent before is on its way any more,
+extenders have heard what it last said, and whoever led has lost its lease. Kubelets go on with what they had,
+and start again what they are shown.
 """
 
 from collections.abc import Iterable
@@ -18,7 +21,7 @@ from random import Random
 from typing import Any
 
 from gpuloom.codec.pod import bound_node, is_terminal
-from gpuloom.errors import DeadlineError, GpuloomError
+from gpuloom.errors import DeadlineError, GpuloomError, UnavailableError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import uid_of
@@ -136,6 +139,8 @@ class World:
         for replica in self.replicas:
             replica.state.observe_facts(machine.uid, None)
         self.node_log.append(Change(a_node(machine.name, machine.uid), None))
+        # Of nodes there is no backup.
+        self.api.backup = None
         successor = self._install(machine.name)
         self.node_log.append(Change(None, a_node(successor.name, successor.uid)))
         for pod in self.api.pods.values():
@@ -157,7 +162,7 @@ class World:
             machine.shows(owed)
             for machine in self.machines.values()
             for owed in machine.owed.values()
-            if self.has_vanished(owed.pod)
+            if not self.is_bound_to(machine, owed.pod)
         )
 
     def crash(self) -> None:
@@ -178,6 +183,36 @@ class World:
         self._end_leader(paused)
         self.replica, self.standby = self.standby, None
         self.takeover = Task(take_over(self.replica))
+
+    def may_restore(self) -> bool:
+        """Not where pods that come back and what runs by now are too much together: nobody can help that."""
+        if self.api.backup is None:
+            return False
+        return not any(machine.overbooked(self._revived(machine)) for machine in self.machines.values())
+
+    def restore(self, *, survives: bool) -> None:
+        """Kubernetes goes back to the last backup. Who led before leads again, or the standby does."""
+        for task in self.tasks:
+            while task.waits_for is not None:
+                task.give_up_waiting(UnavailableError("the server ended"))
+        self.tasks, self.on_their_way = [], []
+        for replica in self.replicas:
+            replica.hear_last_words()
+        for machine in self.machines.values():
+            machine.owed |= {owed.pod.uid: owed for owed in self._revived(machine)}
+        self.api.restore()
+        if survives or self.standby is None:
+            self._end_leader()
+            self.takeover = Task(take_over(self.replica))
+        else:
+            self.fail_over(paused=False)
+
+    def _revived(self, machine: Machine) -> list[Owed]:
+        """What the machine owes pods of the backup that have ended or gone since."""
+        backup = self.api.backup
+        bound = [pod for pod in (backup[0] if backup else {}).values() if _runs_on(pod, machine.name)]
+        owed = (machine.would_owe(pod, self.clock.elapsed_s) for pod in bound)
+        return [one for one in owed if one is not None and one.pod.uid not in machine.owed]
 
     def start_standby(self) -> None:
         self._forget_old_reports()
@@ -259,6 +294,10 @@ class World:
 
     def has_vanished(self, ref: PodRef) -> bool:
         return uid_of(self.api.pods.get(ref.name, {})) != ref.uid
+
+    def is_bound_to(self, machine: Machine, ref: PodRef) -> bool:
+        """Whether Kubernetes says so; of one that was bound in another history it does not."""
+        return not self.has_vanished(ref) and bound_node(self.api.pods[ref.name]) == machine.name
 
     def _drop_finished(self) -> None:
         self.tasks = [task for task in self.tasks if task.waits_for is not None]
