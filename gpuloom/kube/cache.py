@@ -97,6 +97,37 @@ def changes_of_listing(cache: ObjectCache, items: Sequence[JsonObject]) -> list[
     return changes
 
 
+def gone_back(cache: ObjectCache, items: Sequence[JsonObject], version: str) -> JsonObject | None:
+    """An item that the history which the cache has followed up to this version can't have, if there is one.
+
+    It is older than what is known under its name, or nothing is and it should have been seen before.
+    """
+    for item in items:
+        namespace, name = key_of(item)
+        known = cache.get(name, namespace)
+        seen = version if known is None else resource_version_of(known)
+        shown = resource_version_of(item)
+        if is_older_version(shown, seen) or (known is None and seen and shown == seen):
+            return item
+    return None
+
+
+def changes_of_replacement(cache: ObjectCache, items: Sequence[JsonObject]) -> list[Change]:
+    """As `changes_of_listing`, for items of another history: versions say nothing, contents are compared."""
+    listed = {key_of(item) for item in items}
+    changes = [Change(obj, None) for obj in cache.objects() if key_of(obj) not in listed]
+    for item in items:
+        namespace, name = key_of(item)
+        known = cache.get(name, namespace)
+        if known is None:
+            changes.append(Change(None, item))
+        elif uid_of(known) != uid_of(item):
+            changes += [Change(known, None), Change(None, item)]
+        elif known != item:
+            changes.append(Change(known, item))
+    return changes
+
+
 def changes_of_event(cache: ObjectCache, kind: EventType, obj: JsonObject) -> list[Change]:
     if kind is EventType.BOOKMARK:
         return []

@@ -113,6 +113,14 @@ class KubeClient:
         # The list outlives what the server keeps: ask for it in one piece.
         return await self._list_pages(resource, selection, 0, ends_s)
 
+    async def newest_version(
+        self, resource: Resource, namespace: str | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> str:
+        """The version of the resource's present state, agreed upon by the whole of etcd; reads one object."""
+        call = Call("list", resource.plural, namespace or "")
+        request = Request("GET", resource.collection_path(namespace), call, {"limit": "1"})
+        return metadata_of(await self._transport.read(request, timeout_s)).get("resourceVersion") or ""
+
     async def watch(
         self,
         resource: Resource,

@@ -35,7 +35,7 @@ class GoneError(GpuloomError):
 
 
 class RewoundHistoryError(GpuloomError):
-    """The API answered with a state older than one it gave before, as after a restore from a backup."""
+    """The API showed a state older than one it gave before, as after a restore from a backup."""
 
 
 class TooManyRequestsError(NotReadyError):

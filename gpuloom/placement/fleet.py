@@ -48,6 +48,11 @@ class Fleet:
         self._columns = Columns()
         self._opinions = Opinions()
         self._known: _Everybody | None = None
+        self._shown: Sequence[NodeView] | None = ()
+        """What `show` was last told; None if a node of it has changed since."""
+        self._shown_names: Container[str] = ()
+        self._beneath: dict[str, NodeView] = {}
+        """What was put for the nodes that are shown otherwise."""
         self.prices = neutral_prices()
 
     def __len__(self) -> int:
@@ -55,6 +60,7 @@ class Fleet:
 
     def put(self, view: NodeView) -> None:
         """A node appeared or changed. The same view again costs nothing."""
+        self._uncover(view.name)
         known = self._columns.row(view.name)
         if known is None:
             self._known = None
@@ -62,16 +68,39 @@ class Fleet:
             return
         self._columns.put(view)
 
+    def show(self, views: Sequence[NodeView]) -> None:
+        """Judge these nodes by these views from now on, and all others by what was put.
+
+        What differs from the last time is written and nothing else; the same sequence again costs nothing.
+        """
+        if views is self._shown:
+            return
+        wanted = {view.name: view for view in views}
+        for name in [name for name in self._beneath if name not in wanted]:
+            self._columns.put(self._beneath.pop(name))
+        for name, view in wanted.items():
+            row = self._columns.row(name)
+            present = None if row is None else self._columns.views[row]
+            if present is not None and present is not view:
+                self._beneath.setdefault(name, present)
+                self._columns.put(view)
+        self._shown, self._shown_names = views, wanted.keys()
+
     def remove(self, name: str) -> None:
+        self._uncover(name)
         self._columns.remove(name)
         self._known = None
 
     def view(self, name: str) -> NodeView | None:
+        """What was put of this node, however it is shown."""
+        if name in self._beneath:
+            return self._beneath[name]
         row = self._columns.row(name)
         return None if row is None else self._columns.views[row]
 
     def supply(self) -> Supply:
         """What there is in all, for `prices_for`."""
+        self.show(())
         return self._columns.supply()
 
     def set_prices(self, prices: Prices) -> None:
@@ -121,6 +150,12 @@ class Fleet:
             return [one.ranked for one in tried if one.name in among][:count]
         likely = islice(self._ranked(question.request), tries)
         return list(islice((one for one in likely if one.name in among), count))
+
+    def _uncover(self, name: str) -> None:
+        """This node is about to be what is put, however it is shown."""
+        if name in self._shown_names:
+            self._shown = None
+            self._beneath.pop(name, None)
 
     def _ranked(self, request: PodRequest) -> Iterator[Ranked]:
         """All nodes that fit, best first; equals by name."""

@@ -37,7 +37,7 @@ from services.scheduler_extender.adapters.quarantine import ReleaseWatch, Watche
 from services.scheduler_extender.adapters.sources import Sources
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.comparison import Comparison
-from services.scheduler_extender.config import ExtenderConfig, LeadershipConfig
+from services.scheduler_extender.config import ExtenderConfig
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.failpoints import HeldBinder
 from services.scheduler_extender.freshness import Freshness
@@ -76,7 +76,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     feed = PodFeed(client, app.clock, prompt=contested)
     sources = _sources(client, feed, ClusterMirror(discovery, app.clock), app.clock)
     state = _state(config, sources, app.clock)
-    office = _office(config.leadership, client, feed, app.clock)
+    office = _office(config, client, sources, app.clock)
     power = Power(sources, office, app.clock, metrics)
     outcomes = Outcomes(config.weights.weights())
     state.views.keep(outcomes.fleet)
@@ -169,13 +169,14 @@ def _warn_of_names(app: App, client: KubeClient, feed: PodFeed, power: Power) ->
     app.add_loop("name warnings", lambda: warnings.run(WAKE_INTERVAL_S))
 
 
-def _office(config: LeadershipConfig, client: KubeClient, feed: PodFeed, clock: Clock) -> Office:
+def _office(settings: ExtenderConfig, client: KubeClient, sources: Sources, clock: Clock) -> Office:
+    config, feed = settings.leadership, sources.pods
     own_pod = config.own_pod()
-    fence = KubernetesFence(client, feed, own_pod, clock)
+    fence = KubernetesFence(client, feed, own_pod, clock, settings.patience())
     badge: Badge = NoBadge() if own_pod is None else KubernetesBadge(client, feed.informer, own_pod)
     if not config.elects(os.environ):
         return Office(Unopposed(), fence, badge, lambda: "", contested=False)
-    lease = NotedLease(client)
+    lease = NotedLease(client, sources.begin_anew)
     # A pod's name may come back after a restart of its container; the process it names does not.
     identity = f"{config.pod_name or socket.gethostname()}-{secrets.token_hex(4)}"
     elector = LeaderElector(

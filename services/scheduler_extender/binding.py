@@ -236,6 +236,8 @@ class Bindings:
                 # What it holds may be in other hands by now, of an authority that does not ask us.
                 raise BindRefusedError(f"node closed: {view.closed_reason}")
             return earlier
+        if bench.ledger.is_releasing(call.uid, call.node_name):
+            raise BindRefusedError("the pod ran there before Kubernetes was set back; it may still do so")
         if allocation_text(pod) is not None:
             raise BindRefusedError("the pod carries an allocation that GPULoom did not make; remove it")
         if observed.request is None:

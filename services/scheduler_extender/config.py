@@ -24,6 +24,7 @@ from gpuloom.runtime.parsers import (
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.scheduler_extender.binding import LEAST_TIMEOUT_S
 from services.scheduler_extender.failpoints import Failpoint, failpoint
+from services.scheduler_extender.takeover import Patience
 
 _WEIGHT = integer(0, 1000)
 SCHEDULER_TIMEOUT_S = 5.0
@@ -258,3 +259,8 @@ class ExtenderConfig:
                 f"GPULOOM_DISCOVERY_AGENT_TTL ({self.agent_ttl_s:g}s) in discovery, and a pod "
                 "that started meanwhile is not seen before"
             )
+
+    def patience(self) -> Patience:
+        """An earlier leader believes in its lease for at most its duration, and its last Binding is given up
+        by the API server within its timeout after that."""
+        return Patience(refused_s=self.leadership.lease_duration_s + self.bind_timeout_s)

@@ -12,6 +12,8 @@ The rules, each of which prevents a double allocation:
     that is shown to run again afterwards has them again: whoever was given them meanwhile contests them.
   - Whatever a node shows as held counts, whether or not there is a pod for it.
   - A node gives nothing out while somebody holds what was given in another mode (see `modes.py`).
+  - Where Kubernetes is set back to an earlier state, nodes are not: what a pod had is released as if it had
+    vanished, and so is what it may have got by a bind under way.
 """
 
 from collections import Counter, defaultdict
@@ -55,7 +57,8 @@ class Ledger:
     def __init__(self, settle_s: float) -> None:
         self._pods: dict[str, ObservedPod] = {}
         self._pods_by_node: dict[str, set[str]] = defaultdict(set)
-        self._attempts: dict[AttemptKey, Attempt] = {}
+        self._attempts: dict[str, dict[str, Attempt]] = {}
+        """By pod UID, then by node UID: every event of a pod asks for its own, however many there are."""
         self._attempts_by_node: dict[str, set[AttemptKey]] = defaultdict(set)
         self._node_uid: dict[str, str] = {}
         self._node_name: dict[str, str] = {}
@@ -64,6 +67,7 @@ class Ledger:
         self._touched: set[str] = set()
         self._confirmed: set[str] = set()
         self._reopened: set[str] = set()
+        self._attempted: set[str] = set()
         self._facts_are_stale: Callable[[], bool] = lambda: False
 
     def doubt_facts_when(self, stale: Callable[[], bool]) -> None:
@@ -109,7 +113,12 @@ class Ledger:
         Its node is then not touched: it has left what it had before, once the host accounts count the pod.
         """
         uid = pod.ref.uid
-        before, attempts = self._pods.get(uid), self.attempts_of(uid)
+        before = self._pods.get(uid)
+        if before is not None and before.node_name not in ("", pod.node_name):
+            # No pod is ever bound twice: Kubernetes has another history now. The node has not.
+            self.observe_gone(uid, now_s)
+            before = None
+        attempts = self.attempts_of(uid)
         if pod.allocation is None and (attempts or (before is not None and lost_its_record(before))):
             # Its sandbox may still carry the record that somebody took off, and get devices by it later.
             pod = replace(pod, asked=None)
@@ -118,8 +127,6 @@ class Ledger:
             self._pods[uid] = pod
             return False
         confirms = self._confirms(pod, attempts)
-        if before is not None and before.node_name not in ("", pod.node_name):
-            self._unlink(before)
         self._pods[uid] = pod
         if not pod.node_name:
             return False
@@ -140,35 +147,44 @@ class Ledger:
         Attempts without a known outcome may have been applied just before: they stay as releases too.
         """
         pod = self._pods.pop(uid, None)
-        left = [_release(attempt) for attempt in self._attempts.values() if attempt.pod.uid == uid]
+        left = [_release(attempt) for attempt in self.attempts_of(uid)]
         self._end_attempts(uid)
         if pod is not None and pod.node_name:
-            self._unlink(pod)
+            self._pods_by_node[pod.node_name].discard(uid)
+            self._touched.add(pod.node_name)
             if not self._releases.finished(uid):
                 left.append(self._release_of(pod))
         self._releases.forget_finished(uid)
         for release in left:
             self._await_release(release, now_s)
 
+    def rewind(self, now_s: float) -> None:
+        """Kubernetes has another history now, where what binds under way did in the old one never shows."""
+        for attempt in [attempt for uid in self._attempts for attempt in self.attempts_of(uid)]:
+            self._drop_attempt(attempt.key)
+            self._await_release(_release(attempt), now_s)
+
     def begin(self, attempt: Attempt) -> None:
         """Hold the devices before the Binding is sent."""
-        self._attempts[attempt.key] = attempt
+        pod_uid, node_uid = attempt.key
+        self._attempts.setdefault(pod_uid, {})[node_uid] = attempt
         self._attempts_by_node[attempt.node_name].add(attempt.key)
+        self._attempted.add(pod_uid)
         self._touched.add(attempt.node_name)
 
     def refused(self, attempt: Attempt) -> None:
         """The API server answered that this attempt was not and will not be applied."""
         # Not one that is merely equal: it may have been sent again since, with the same devices.
-        if self._attempts.get(attempt.key) is attempt:
+        if self.attempt(*attempt.key) is attempt:
             self._drop_attempt(attempt.key)
             self._touched.add(attempt.node_name)
             self._reopened.add(attempt.node_name)
 
     def attempt(self, pod_uid: str, node_uid: str) -> Attempt | None:
-        return self._attempts.get((pod_uid, node_uid))
+        return self._attempts.get(pod_uid, {}).get(node_uid)
 
     def attempts_of(self, pod_uid: str) -> tuple[Attempt, ...]:
-        return tuple(attempt for attempt in self._attempts.values() if attempt.pod.uid == pod_uid)
+        return tuple(self._attempts.get(pod_uid, {}).values())
 
     def attempts_on(self, node_name: str, without_pod: str = "") -> Collection[Attempt]:
         """One of each pod, but none of `without_pod`.
@@ -176,17 +192,13 @@ class Ledger:
         Where a machine took the name of another a pod may have two, of which one at most is applied.
         """
         keys = sorted(self._attempts_by_node.get(node_name, ()))
-        return {uid: self._attempts[uid, node_uid] for uid, node_uid in keys if uid != without_pod}.values()
+        return {uid: self._attempts[uid][node_uid] for uid, node_uid in keys if uid != without_pod}.values()
 
     def attempted_pods(self) -> tuple[PodRef, ...]:
-        return tuple({attempt.pod.uid: attempt.pod for attempt in self._attempts.values()}.values())
-
-    def attempted_nodes(self, pod_uid: str) -> tuple[str, ...]:
-        """Names of the nodes on which this pod has attempts."""
-        return tuple(attempt.node_name for (uid, _), attempt in self._attempts.items() if uid == pod_uid)
+        return tuple(next(iter(attempts.values())).pod for attempts in self._attempts.values())
 
     def has_attempt(self, pod_uid: str) -> bool:
-        return any(uid == pod_uid for uid, _ in self._attempts)
+        return pod_uid in self._attempts
 
     def pod(self, uid: str) -> ObservedPod | None:
         return self._pods.get(uid)
@@ -194,6 +206,10 @@ class Ledger:
     def has_heard_of(self, uid: str) -> bool:
         """Whether anything is or may be owned by this pod, in Kubernetes or no longer."""
         return uid in self._pods or self.has_attempt(uid) or self._releases.includes(uid)
+
+    def is_releasing(self, uid: str, node_name: str) -> bool:
+        """Whether this node has yet to show free what the pod had there before."""
+        return any(release.pod.uid == uid for release in self._releases.on_node(node_name))
 
     def pod_at(self, uid: str, version: str) -> ObservedPod | None:
         """The pod if it was observed at exactly this version: whoever holds that need not read it again."""
@@ -225,6 +241,11 @@ class Ledger:
         """Names of nodes where claims changed their state since the last call, and maybe nothing else did."""
         confirmed, self._confirmed = self._confirmed, set()
         return confirmed
+
+    def take_attempted(self) -> set[str]:
+        """UIDs of pods whose attempts began or ended since the last call."""
+        attempted, self._attempted = self._attempted, set()
+        return attempted
 
     def take_reopened(self) -> set[str]:
         """Names of nodes that got room since the last call, maybe without anything seen in Kubernetes."""
@@ -264,7 +285,7 @@ class Ledger:
             and (asked.cpu_milli, asked.memory_bytes) == (attempt.cpu_milli, attempt.memory_bytes)
             and uid not in self._pods_by_node.get(name, ())
             and not self._releases.finished(uid)
-            and all(release.pod.uid != uid for release in self._releases.on_node(name))
+            and not self.is_releasing(uid, name)
         )
 
     def _note_end(self, pod: ObservedPod, before: ObservedPod | None) -> None:
@@ -282,8 +303,8 @@ class Ledger:
         return sorted(self._claims_by_state(node_name), key=lambda claim: claim.pod.uid)
 
     def _claims_by_state(self, node_name: str) -> Iterator[Claim]:
-        for key in sorted(self._attempts_by_node.get(node_name, ())):
-            attempt = self._attempts[key]
+        for pod_uid, node_uid in sorted(self._attempts_by_node.get(node_name, ())):
+            attempt = self._attempts[pod_uid][node_uid]
             yield Claim(
                 attempt.pod,
                 EntryState.IN_FLIGHT,
@@ -346,18 +367,19 @@ class Ledger:
         uid = self._node_uid.get(node_name)
         return None if uid is None else self._facts.get(uid)
 
-    def _unlink(self, pod: ObservedPod) -> None:
-        self._pods_by_node[pod.node_name].discard(pod.ref.uid)
-        self._touched.add(pod.node_name)
-
     def _end_attempts(self, pod_uid: str) -> None:
         for attempt in self.attempts_of(pod_uid):
             self._drop_attempt(attempt.key)
             self._touched.add(attempt.node_name)
 
     def _drop_attempt(self, key: AttemptKey) -> None:
-        attempt = self._attempts.pop(key)
-        self._attempts_by_node[attempt.node_name].discard(key)
+        pod_uid, node_uid = key
+        attempts = self._attempts[pod_uid]
+        node_name = attempts.pop(node_uid).node_name
+        if not attempts:
+            del self._attempts[pod_uid]
+        self._attempts_by_node[node_name].discard(key)
+        self._attempted.add(pod_uid)
 
 
 def reopens(before: NodeFacts | None, after: NodeFacts | None) -> bool:

@@ -44,6 +44,11 @@ class ExtenderMetrics:
             "gpuloom_scheduler_extender_takeover_duration_seconds",
             "Time from becoming the leader until serving",
         )
+        self.unstamped_pods = _gauge(
+            registry,
+            "gpuloom_scheduler_extender_unstamped_pods",
+            "Unbound pods that the last takeover could not write its epoch on",
+        )
         self.leader = _gauge(
             registry,
             "gpuloom_scheduler_extender_leader",

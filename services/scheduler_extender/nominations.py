@@ -12,7 +12,8 @@ nominated pods never keep each other out.
 """
 
 import sys
-from bisect import insort
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,6 +66,8 @@ class Nominations:
     def __init__(self) -> None:
         self._by_uid: dict[str, Nomination] = {}
         self._by_node: dict[str, list[Nomination]] = {}
+        self._priorities: Counter[int] = Counter()
+        self._changed: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._by_uid)
@@ -81,9 +84,30 @@ class Nominations:
         if nomination is not None:
             self._by_uid[pod_uid] = nomination
             insort(self._by_node.setdefault(nomination.node_name, []), nomination, key=_place)
+            self._priorities[nomination.asker.priority] += 1
+            self._changed.add(nomination.node_name)
         if before is None or (nomination is not None and nomination.node_name == before.node_name):
             return ""
         return before.node_name
+
+    def take_changed(self) -> set[str]:
+        """Names of nodes where something was promised, or no longer is, since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def threshold(self, priority: int) -> int | None:
+        """The lowest priority that keeps room from pods of this one; None if no nomination does.
+
+        Pods with the same threshold leave room for the same nominations, wherever they are not nominated.
+        """
+        known = sorted(self._priorities)
+        place = bisect_left(known, priority)
+        return known[place] if place < len(known) else None
+
+    def node_of(self, pod_uid: str) -> str:
+        """The node that this pod is observed to be nominated to; empty if it is to none."""
+        known = self._by_uid.get(pod_uid)
+        return "" if known is None else known.node_name
 
     def asker(self, pod_uid: str) -> Asker:
         """Of a pod that is nominated all is known by its UID; another has the priority of most pods."""
@@ -101,10 +125,14 @@ class Nominations:
 
     def _is_nominated(self, asker: Asker, node_name: str) -> bool:
         """By what it says of itself or by what was observed: either of them may be the newer one."""
-        observed = self._by_uid.get(asker.uid)
-        return node_name in (asker.nominated_node, "" if observed is None else observed.node_name)
+        return node_name in (asker.nominated_node, self.node_of(asker.uid))
 
     def _drop(self, nomination: Nomination) -> None:
+        self._changed.add(nomination.node_name)
+        priority = nomination.asker.priority
+        self._priorities[priority] -= 1
+        if not self._priorities[priority]:
+            del self._priorities[priority]
         promised = self._by_node[nomination.node_name]
         promised.remove(nomination)
         if not promised:

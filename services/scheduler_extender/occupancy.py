@@ -146,7 +146,10 @@ def with_taken(view: NodeView, request: PodRequest, devices: Sequence[AllocatedD
     given: defaultdict[str, list[AllocatedDevice]] = defaultdict(list)
     for item in devices:
         given[item.device.gpu_uuid].append(item)
-    gpus = tuple(_card_after(card, given.get(card.gpu.uuid, ())) for card in view.gpus)
+    # Cards that stay as they are stay the same objects: a fleet then writes only those that changed.
+    gpus = tuple(
+        _card_after(card, given[card.gpu.uuid]) if card.gpu.uuid in given else card for card in view.gpus
+    )
     return replace(view, gpus=gpus, host=None if view.host is None else _host_after(view.host, request))
 
 

@@ -4,8 +4,7 @@ Both say the same of a node. Prices belong to the fleet, so everything here is j
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuloom.model.request import PodRequest
@@ -54,6 +53,7 @@ class Outcomes:
 
     def of(self, request: PodRequest) -> Evaluation:
         """Fit and score of this request on any node."""
+        self.fleet.show(())
         market = self.fleet.market(request.gpu.authority)
         return lambda view: evaluate(request, view, self._weights, market)
 
@@ -65,8 +65,8 @@ class Outcomes:
         viewer = self._kept(view_of)
         if viewer is None:
             return _found(self._fleet_of(names, view_of), Question(request), names)
-        with _as_seen(self.fleet, viewer.own_views()):
-            return _found(self.fleet, Question(request), names)
+        self.fleet.show(viewer.own_views())
+        return _found(self.fleet, Question(request), names)
 
     def best(
         self, request: PodRequest, count: int, offered: OfferedNames, view_of: ViewOf
@@ -79,9 +79,9 @@ class Outcomes:
         viewer = self._kept(view_of)
         if viewer is None or len(self.fleet) > _OFFERED_OF_ALL * len(offered):
             return None
-        with _as_seen(self.fleet, viewer.own_views()):
-            tries = max(_LEAST_TRIES, _TRIES_FOR_EACH * count)
-            found = self.fleet.best(Question(request), count + RUNNERS_UP, offered, tries)
+        self.fleet.show(viewer.own_views())
+        tries = max(_LEAST_TRIES, _TRIES_FOR_EACH * count)
+        found = self.fleet.best(Question(request), count + RUNNERS_UP, offered, tries)
         return found if len(found) >= count else None
 
     def remember(self, request: PodRequest, best: Sequence[Ranked], view_of: ViewOf) -> None:
@@ -127,20 +127,3 @@ def _found(fleet: Fleet, question: Question, names: Sequence[str]) -> Findings:
         known = [name for name in names if fleet.view(name) is not None]
         unknown = tuple(name for name in names if fleet.view(name) is None)
         return Findings(fleet.evaluate(question, known), unknown)
-
-
-@contextmanager
-def _as_seen(fleet: Fleet, views: Sequence[NodeView]) -> Iterator[None]:
-    """The fleet with these views in it for as long."""
-    if not views:
-        yield
-        return
-    kept = [fleet.view(view.name) for view in views]
-    for view in views:
-        fleet.put(view)
-    try:
-        yield
-    finally:
-        for before in kept:
-            if before is not None:
-                fleet.put(before)

@@ -1,10 +1,12 @@
 """What the extender needs from Kubernetes beside its informers."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import JsonObject
+from gpuloom.model.node import PodRef
 
 
 class Binder(Protocol):
@@ -46,14 +48,25 @@ class Elector(Protocol):
         """Wait to be the leader, then run the work; LeadershipLostError if it was stopped by a loss."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """How many pods a takeover wrote its epoch on, and those that could not be written."""
+
+    pods: int
+    unstamped: tuple[PodRef, ...] = ()
+
+
 class Fence(Protocol):
     """What stands between a new leader and those before it. Every step is tried until it succeeds."""
 
     async def unbound_pods(self) -> Sequence[JsonObject]:
         """All unbound pods as they are after this call began."""
 
-    async def stamp(self, pods: Sequence[JsonObject]) -> int:
-        """Change the version of those that the extender manages; how many there were."""
+    async def stamp(self, pods: Sequence[JsonObject]) -> Stamped:
+        """Change the version of those that the extender manages.
+
+        Of those that can't be changed, return when no Binding sent before this call can be applied any more.
+        """
 
     async def catch_up(self) -> None:
         """Return when the ledger has heard of everything that happened to pods before this call."""

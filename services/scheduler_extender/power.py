@@ -19,6 +19,7 @@ from services.scheduler_extender.ports import Badge, Elector, Fence
 from services.scheduler_extender.takeover import take_over
 
 BADGE_INTERVAL_S = 1.0
+SET_BACK = "the Kubernetes API was set back to an earlier state; taking over again"
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ class Knowledge(Protocol):
     async def wait_complete(self) -> None:
         """Return when nothing is missing."""
 
+    def rewinds(self) -> int:
+        """How often the history of the Kubernetes API was seen to go back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Office:
@@ -64,6 +68,8 @@ class Power:
         self._clock = clock
         self._metrics = metrics
         self._role = Role.STANDBY
+        self._rewinds = 0
+        """As many were seen when the ledger was last taken over."""
         metrics.leader.set_function(lambda: float(self.is_leader()))
 
     async def run(self) -> None:
@@ -78,7 +84,9 @@ class Power:
         return self._clock.monotonic() < self.until_s()
 
     def until_s(self) -> float:
-        return self._office.elector.leader_until_s() if self._role is Role.LEADER else -math.inf
+        if self._role is not Role.LEADER or self._is_overtaken():
+            return -math.inf
+        return self._office.elector.leader_until_s()
 
     def unready_reason(self) -> str:
         """Why kube-scheduler's calls are not answered; empty if they are."""
@@ -94,7 +102,7 @@ class Power:
             case Role.RETIRED:
                 return "no longer the leader"
             case Role.LEADER if not self.is_leader():
-                return "the lease has run out"
+                return SET_BACK if self._is_overtaken() else "the lease has run out"
         return self._knowledge.silence()
 
     def unhealthy_reason(self) -> str:
@@ -112,22 +120,40 @@ class Power:
             await self._retire()
 
     async def _lead(self) -> None:
-        started_s = self._clock.monotonic()
-        self._role = Role.TAKING_OVER
         try:
-            stamped = await take_over(self._office.fence)
-            await self._knowledge.wait_complete()
-            self._role = Role.LEADER
-            took_s = self._clock.monotonic() - started_s
-            self._metrics.takeover_duration.set(took_s)
-            _log.info("ledger complete, serving", extra={"took_s": round(took_s, 3), "stamped": stamped})
-            await self._wear_badge()
+            while True:
+                await self._take_over()
+                await self._wear_badge()
+                _log.error(SET_BACK)
         finally:
             await self._retire()
 
-    async def _wear_badge(self) -> None:
-        """As long as it leads: a leader that was paused may put its own back on once more."""
+    async def _take_over(self) -> None:
+        started_s = self._clock.monotonic()
+        self._role = Role.TAKING_OVER
         while True:
+            # A history that goes back meanwhile takes the stamps with it.
+            self._rewinds = self._knowledge.rewinds()
+            stamped = await take_over(self._office.fence)
+            await self._knowledge.wait_complete()
+            if not self._is_overtaken():
+                break
+        self._role = Role.LEADER
+        took_s = self._clock.monotonic() - started_s
+        self._metrics.takeover_duration.set(took_s)
+        self._metrics.unstamped_pods.set(len(stamped.unstamped))
+        _log.info("ledger complete, serving", extra={"took_s": round(took_s, 3), "stamped": stamped.pods})
+
+    def _is_overtaken(self) -> bool:
+        """Whether what was taken over is of a history that the API no longer has."""
+        return self._knowledge.rewinds() != self._rewinds
+
+    async def _wear_badge(self) -> None:
+        """As long as it leads: a leader that was paused may put its own back on once more.
+
+        Returns when the history of the API has gone back.
+        """
+        while not self._is_overtaken():
             # After a pause the lease may be over before its elector has noticed.
             if self.is_leader():
                 try:

@@ -73,6 +73,11 @@ class ClusterState:
         self._account(uid_of(change.new), host_share(change.new, observed), confirms)
         self.views.poke()
 
+    def rewind(self) -> None:
+        """Kubernetes was set back to an earlier state, which is shown next."""
+        self.ledger.rewind(self._clock.monotonic())
+        self.views.poke()
+
     def observe_facts(self, node_uid: str, facts: NodeFacts | None) -> None:
         self.ledger.observe_facts(node_uid, facts, self._clock.monotonic())
         self.views.poke()

@@ -8,7 +8,7 @@ devices back, and where others are nominated to that come before it, it sees wha
 """
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,17 +16,18 @@ from functools import lru_cache
 from gpuloom.catalog import load_catalog
 from gpuloom.codec.allocation import GPU_UUID
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
-from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.model.snapshot import CLAIMED_GPU, MODE_CHANGED
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
 from gpuloom.placement.fleet import Fleet
 from gpuloom.placement.potential import Prices, neutral_prices
+from services.scheduler_extender.census import Census
 from services.scheduler_extender.ledger import Attempt, Ledger
 from services.scheduler_extender.modes import mode_conflict, vanished_reason
 from services.scheduler_extender.nominations import NOBODY, Asker, Nomination, Nominations, Remainders
 from services.scheduler_extender.occupancy import NOTHING, Claim, Taken, closed_reason, taken_by
 from services.scheduler_extender.pods import HostShare
+from services.scheduler_extender.promised import PromisedViews
 
 ViewOf = Callable[[str], NodeView | None]
 
@@ -115,6 +116,8 @@ class Views:
         self._facts_are_stale = facts_are_stale
         self._nominations = Nominations() if nominations is None else nominations
         self._remainders = Remainders()
+        self._promised = PromisedViews(self._beside_promised)
+        self._promised_at: Prices | None = None
         self._kept: dict[str, NodeView] = {}
         self._changed: set[str] = set()
         self._fleet: Fleet | None = None
@@ -166,7 +169,7 @@ class Views:
             self._make(self._changed.pop())
         return bool(self._changed)
 
-    def census(self) -> "Census":
+    def census(self) -> Census:
         """As of now. A bind that is confirmed outdates no view, so its node is counted anew only here."""
         self.refresh(most=sys.maxsize)
         for name in self._ledger.take_confirmed():
@@ -203,17 +206,47 @@ class Views:
         ahead = self._ahead_of(asker, node_name) if self._nominations else ()
         return self._remainders.beside(view, ahead, self._prices()) if ahead else view
 
-    def own_views(self, asker: Asker) -> list[NodeView]:
+    def own_views(self, asker: Asker) -> tuple[NodeView, ...]:
         """Nodes that this pod sees otherwise than everybody: by its own attempts, or by nominated pods."""
-        names = self._ledger.attempted_nodes(asker.uid) if asker.uid else ()
-        if self._nominations:
-            names = tuple(dict.fromkeys((*names, *self.promised_nodes(asker))))
-        views = (self.view_now(name, asker) for name in names)
-        return [view for view in views if view is not None]
+        attempted = [attempt.node_name for attempt in self._ledger.attempts_of(asker.uid)]
+        if not self._nominations:
+            return self._seen(attempted, asker)
+        promised = {asker.nominated_node, self._nominations.node_of(asker.uid)} - {""}
+        if not attempted and not promised:
+            return self._promised_views(asker.priority)
+        # The few nodes that this pod sees otherwise than others of its priority do.
+        own = {*attempted, *(name for name in promised if self._ahead_of(asker, name))}
+        shared = self._promised_views(asker.priority)
+        apart = promised.union(attempted)
+        return (*(view for view in shared if view.name not in apart), *self._seen(sorted(own), asker))
 
     def promised_nodes(self, asker: Asker) -> list[str]:
         """Names of nodes where this pod must leave room for nominated ones."""
         return [name for name in sorted(self._nominations.nodes()) if self._ahead_of(asker, name)]
+
+    def _promised_views(self, priority: int) -> tuple[NodeView, ...]:
+        """Of all nodes where pods of this priority, nominated to none, must leave room for others."""
+        threshold = self._nominations.threshold(priority)
+        if threshold is None:
+            return ()
+        self._note_promised()
+        return self._promised.at(threshold, self._nominations.nodes())
+
+    def _note_promised(self) -> None:
+        """A bind that begins or ends takes its pod from those that are promised something, or brings it."""
+        attempted = {self._nominations.node_of(uid) for uid in self._ledger.take_attempted()}
+        self._promised.outdate(self._nominations.take_changed() | attempted)
+        if self._promised_at is not self._prices():
+            self._promised_at = self._prices()
+            self._promised.clear()
+
+    def _beside_promised(self, node_name: str, priority: int) -> NodeView | None:
+        asker = Asker("", priority)
+        return self.view_now(node_name, asker) if self._ahead_of(asker, node_name) else None
+
+    def _seen(self, names: Iterable[str], asker: Asker) -> tuple[NodeView, ...]:
+        views = (self.view_now(name, asker) for name in names)
+        return tuple(view for view in views if view is not None)
 
     def _known_asker(self, asker: Asker | str) -> Asker:
         return asker if isinstance(asker, Asker) else self._nominations.asker(asker)
@@ -235,6 +268,7 @@ class Views:
 
     def _make(self, node_name: str) -> None:
         self._remainders.forget(node_name)
+        self._promised.outdate((node_name,))
         uid = self._ledger.node_uid(node_name)
         if uid is None:
             # Of a node that was touched by pods alone, before Kubernetes showed it, nothing is kept.
@@ -292,33 +326,6 @@ class Views:
         return mode_conflict(state.mode, owners, state.holders) or vanished_reason(state.mode, vanished)
 
 
-class Census:
-    """Owners on all nodes by their state, and closed nodes, counted as nodes change: a scrape is cheap."""
-
-    def __init__(self) -> None:
-        self.owners: Counter[EntryState] = Counter()
-        self.closed: set[str] = set()
-        """Nodes that have facts and yet nothing to give out."""
-        self._states: dict[str, tuple[EntryState, ...]] = {}
-
-    def count(self, node_name: str, claims: Sequence[Claim]) -> None:
-        states = tuple(claim.state for claim in claims)
-        self.owners.subtract(self._states.pop(node_name, ()))
-        self.owners.update(states)
-        if states:
-            self._states[node_name] = states
-
-    def note_closed(self, node_name: str, is_closed: bool) -> None:
-        if is_closed:
-            self.closed.add(node_name)
-        else:
-            self.closed.discard(node_name)
-
-    def forget(self, node_name: str) -> None:
-        self.count(node_name, ())
-        self.note_closed(node_name, False)
-
-
 class Viewer:
     """The nodes at one moment, for one pod: its own holds are free for it, and promised room is not.
 
@@ -334,7 +341,7 @@ class Viewer:
     def __call__(self, node_name: str) -> NodeView | None:
         return self._views.view_now(node_name, self._asker)
 
-    def own_views(self) -> list[NodeView]:
+    def own_views(self) -> tuple[NodeView, ...]:
         return self._views.own_views(self._asker)
 
 

@@ -48,6 +48,8 @@ MOST_MS = 15.0
 MOST_RSS_MIB = 300.0
 SHARE_MILLI = 125
 SHARE_MIB = 1024
+NOMINATIONS = (0, 50, 500)
+FILTERS = 200
 
 
 class MissedError(GpuloomError):
@@ -140,6 +142,7 @@ async def _run(options: argparse.Namespace) -> None:
     sys.stdout.write(
         f"{options.nodes} nodes, {options.pods} pods, {options.calls} calls one at a time\n{table(rows)}\n"
         f"memory {rss_mib:.0f} MiB, of which {before_mib:.0f} before there was a cluster\n"
+        f"{table(await _beside_nominations(cluster))}\n"
     )
     wall = found["by the clock"]
     if rss_mib > MOST_RSS_MIB or (wall is not None and wall.p99_ms > MOST_MS):
@@ -166,6 +169,42 @@ async def _calls(cluster: Cluster, count: int) -> Took:
         # As our own loop does between two calls.
         cluster.state.views.viewer()
     return took
+
+
+async def _beside_nominations(cluster: Cluster) -> list[tuple[str, ...]]:
+    """What a filter takes beside so many nominated pods, and how many times what it takes beside none."""
+    verbs, alone_ms = cluster.verbs(), 0.0
+    rows: list[tuple[str, ...]] = [("nominated pods", "p50 ms of a filter", "ratio")]
+    bodies = [
+        orjson.dumps({"Pod": pod, "Nodes": None, "NodeNames": cluster.names}) for pod in _arriving(FILTERS)
+    ]
+    nominated = 0
+    for count in NOMINATIONS:
+        while nominated < count:
+            cluster.show(_nominated(nominated, cluster.names[nominated % len(cluster.names)]))
+            nominated += 1
+        # The first to come beside them pays for them.
+        await verbs.answer("filter", bodies[0])
+        took_s = []
+        for body in bodies:
+            started_s = time.thread_time()
+            await verbs.answer("filter", body)
+            took_s.append(time.thread_time() - started_s)
+        found = durations(took_s)
+        p50_ms = found.p50_ms if found is not None else 0.0
+        alone_ms = alone_ms or p50_ms
+        rows.append((str(count), f"{p50_ms:.3f}", f"{p50_ms / alone_ms:.1f}" if alone_ms else ""))
+    return rows
+
+
+def _nominated(number: int, node_name: str) -> JsonObject:
+    (plan,) = plan_pods(1, MODES, seed=number)
+    pod = pod_object(plan, "bench")
+    name = f"nominated-{number}"
+    pod["metadata"] |= {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
+    pod["spec"]["priority"] = 10
+    pod["status"] = {"phase": "Pending", "nominatedNodeName": node_name}
+    return pod
 
 
 async def _bind(verbs: Verbs, pod: JsonObject, node_name: str) -> None:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import random
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import astuple, dataclass
@@ -50,7 +51,17 @@ class ControlPlaneOptions:
 
 
 class ControlPlane:
-    def __init__(self, layout: Layout, authority: Authority, supervisor: Supervisor, clock: Clock) -> None:
+    """`storage` runs etcd, `supervisor` all the rest: an API server whose etcd ends first does not end."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        authority: Authority,
+        storage: Supervisor,
+        supervisor: Supervisor,
+        clock: Clock,
+    ) -> None:
+        self._storage = storage
         self.directory = layout.directory
         self.binaries = layout.binaries
         self.supervisor = supervisor
@@ -129,16 +140,34 @@ class ControlPlane:
 
     async def restart_api_server(self) -> None:
         """Kill it and return when its successor answers. It knows no history: older watches are gone."""
-        before = self.supervisor.restarts("kube-apiserver")
-        self.supervisor.kill("kube-apiserver")
+        await self._replace(self.supervisor, "kube-apiserver")
+        await self._settle()
+
+    def back_up(self, folder: Path) -> None:
+        """Copy what etcd has. It is stopped meanwhile, so the copy is as after a crash."""
+        self._storage.kill("etcd", signal.SIGSTOP)
+        shutil.copytree(self._layout.etcd_data, folder)
+        self._storage.kill("etcd", signal.SIGCONT)
+
+    async def restore(self, folder: Path) -> None:
+        """Go back to that copy; return when the API server, started anew as it must be, answers."""
+        self._storage.kill("etcd", signal.SIGSTOP)
+        shutil.rmtree(self._layout.etcd_data)
+        shutil.copytree(folder, self._layout.etcd_data)
+        await self._replace(self._storage, "etcd")
+        await self.restart_api_server()
+
+    async def _replace(self, supervisor: Supervisor, name: str) -> None:
+        """Kill it and return when its successor is ready."""
+        before = supervisor.restarts(name)
+        supervisor.kill(name)
 
         def is_back(supervisor: Supervisor) -> bool:
-            (status,) = (one for one in supervisor.statuses() if one.name == "kube-apiserver")
+            (status,) = (one for one in supervisor.statuses() if one.name == name)
             return status.restarts > before and status.state is ProcessState.RUNNING
 
         async with deadline(self._clock, START_TIMEOUT_S):
-            await self.supervisor.until(is_back)
-        await self._settle()
+            await supervisor.until(is_back)
 
     async def start(self) -> None:
         """Raise StartError, in one line with the end of the log, if a process does not come up."""
@@ -177,7 +206,7 @@ async def open_control_plane(
             Supervisor(clock, _POLICY, keep_open=(claim.descriptor,)) as storage,
             Supervisor(clock, _POLICY, keep_open=(claim.descriptor,)) as supervisor,
         ):
-            plane = ControlPlane(layout, authority, supervisor, clock)
+            plane = ControlPlane(layout, authority, storage, supervisor, clock)
             await storage.start([[layout.etcd()]])
             await plane.start()
             yield plane

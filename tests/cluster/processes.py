@@ -59,11 +59,15 @@ class Layout:
     with_controllers: bool
     clock: Clock
 
+    @property
+    def etcd_data(self) -> Path:
+        return self.directory / "etcd"
+
     def etcd(self) -> ProcessSpec:
         client, peers = _http(self.ports.etcd), _http(self.ports.etcd_peers)
         flags = {
             "name": "loopback",
-            "data-dir": self.directory / "etcd",
+            "data-dir": self.etcd_data,
             "listen-client-urls": client,
             "advertise-client-urls": client,
             "listen-peer-urls": peers,

@@ -123,6 +123,19 @@ class Database:
         for collection in self._collections.values():
             collection.compact(self._version)
 
+    def rewind(self, changes: Iterable[Change]) -> None:
+        """Become the state of an earlier snapshot, as when etcd is restored from a backup.
+
+        The version goes back with it, and nobody hears of it. The journal is the caller's business.
+        """
+        for name in [entry.key[1] for entry in self.collection(self.registry.get(CRD_KEY)).entries()]:
+            self.registry.undefine(name)
+        self._version = self._compacted = 0
+        self._collections.clear()
+        self._uids.clear()
+        self._dependents.clear()
+        self.restore(changes)
+
     def snapshot(self) -> Iterator[Change]:
         """The present state as changes that restore it; definitions first, as their resources need them."""
         collections = sorted(self._collections.values(), key=lambda one: one.resource.key != CRD_KEY)

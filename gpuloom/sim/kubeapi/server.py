@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -77,6 +77,17 @@ class SimKubeApi:
     def disconnect_watches(self) -> None:
         """Cut the connections of all watches, without a proper end."""
         self._hub.cut_all()
+
+    def snapshot(self) -> Sequence[Change]:
+        """A backup of everything, to be restored later."""
+        return tuple(self.store.database.snapshot())
+
+    async def restore(self, snapshot: Sequence[Change]) -> None:
+        """Go back to that backup, resourceVersions included, and break all watches."""
+        self.store.database.rewind(snapshot)
+        self._hub.cut_all()
+        if self._journal is not None:
+            await self._journal.compact(self.store.database.snapshot)
 
     async def run(self) -> None:
         """Return never; raise what ended one of the loops the server lives by."""

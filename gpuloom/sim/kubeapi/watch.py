@@ -61,6 +61,9 @@ class Watch:
     def offer(self, event: Event) -> None:
         if self.request.namespace and event.key[0] != self.request.namespace:
             return
+        # A watch from a version that is still to come is silent until then, as on a real server.
+        if event.version <= (self.request.since or 0):
+            return
         seen = visible_change(event, self.request.selector)
         if seen is not None:
             self._push(_event_line(event, *seen, self.request.representation))

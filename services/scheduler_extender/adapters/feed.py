@@ -38,6 +38,7 @@ class PodFeed:
         self._source = _Source(client)
         options = InformerOptions(indexes={LEADERS: _namespace_of_leader}, transform=trim_pod)
         self.informer = Informer(self._source, PODS, clock, options)
+        self.informer.on_rewind(self._source.forget)
         self._begun = asyncio.Event()
         self._relist = asyncio.Event()
         if prompt:
@@ -54,6 +55,11 @@ class PodFeed:
         """Return when everything up to this version of a pod has been applied."""
         while not self._source.has_reached(version):
             await self._source.progress()
+
+    @property
+    def applied(self) -> str:
+        """Everything up to this version has been applied; empty before the first list."""
+        return self._source.applied
 
     async def relist(self) -> None:
         """Return when a list that began after this call has been applied."""
@@ -77,6 +83,14 @@ class _Source:
         self._progress: asyncio.Event | None = None
         """There while somebody waits."""
 
+    @property
+    def applied(self) -> str:
+        return self._applied
+
+    def forget(self) -> None:
+        """The API has another history now: how far it was followed before says nothing."""
+        self._applied = ""
+
     def has_reached(self, version: str) -> bool:
         return bool(self._applied) and not is_older_version(self._applied, version)
 
@@ -94,6 +108,9 @@ class _Source:
         listing = await self._client.list(resource, selection)
         self._listing = wanted
         return listing
+
+    async def newest_version(self, resource: Resource, namespace: str | None) -> str:
+        return await self._client.newest_version(resource, namespace)
 
     async def watch(
         self,

@@ -8,14 +8,15 @@ from typing import TypeVar
 from gpuloom.errors import GpuloomError, NotFoundError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import Selection
-from gpuloom.kube.objects import JsonObject, ObjectKey, resource_version_of
+from gpuloom.kube.objects import JsonObject, ObjectKey, is_older_version, resource_version_of
 from gpuloom.kube.resources import PODS
 from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
 from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.kubernetes import KubernetesMarker
-from services.scheduler_extender.takeover import stamp_unbound
+from services.scheduler_extender.ports import Stamped
+from services.scheduler_extender.takeover import REFUSALS, Patience, stamp_unbound
 
 _log = logging.getLogger(__name__)
 
@@ -30,21 +31,36 @@ CATCH_UP_S = 3.0
 class KubernetesFence:
     """`own_pod` is the (namespace, name) of the pod that this process runs in, if it is known."""
 
-    def __init__(self, client: KubeClient, feed: PodFeed, own_pod: ObjectKey | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        feed: PodFeed,
+        own_pod: ObjectKey | None,
+        clock: Clock,
+        patience: Patience | None = None,
+    ) -> None:
         self._client = client
+        self._patience = patience
         self._feed = feed
         self._own_pod = own_pod
         self._clock = clock
-        self._epoch = secrets.token_hex(8)
+        self._epoch = ""
 
     async def unbound_pods(self) -> Sequence[JsonObject]:
+        # Of this takeover alone: a pod that has it already would not change by it.
+        self._epoch = secrets.token_hex(8)
+        applied = self._feed.applied
         listing = await self._insist("unbound pods not listed", lambda: self._client.list(PODS, UNBOUND))
+        if is_older_version(listing.resource_version, applied):
+            # Restored from a backup. A list shows the informer so, which then tells everybody.
+            await self._feed.relist()
         return listing.items
 
-    async def stamp(self, pods: Sequence[JsonObject]) -> int:
-        count = await stamp_unbound(pods, self._epoch, KubernetesMarker(self._client), self._clock)
-        _log.info("unbound pods stamped", extra={"pods": count, "epoch": self._epoch})
-        return count
+    async def stamp(self, pods: Sequence[JsonObject]) -> Stamped:
+        marker = KubernetesMarker(self._client)
+        stamped = await stamp_unbound(pods, self._epoch, marker, self._clock, self._patience)
+        _log.info("unbound pods stamped", extra={"pods": stamped.pods, "epoch": self._epoch})
+        return stamped
 
     async def catch_up(self) -> None:
         """Write on our own pod, and wait until the informer shows that; else list again.
@@ -64,14 +80,14 @@ class KubernetesFence:
         await self._feed.relist()
 
     async def _own_version(self) -> str:
-        """Empty if there is no own pod."""
+        """Empty if there is no own pod, or if it may not be written."""
         if self._own_pod is None:
             return ""
         namespace, name = self._own_pod
         patch = {"metadata": {"annotations": {ANNOTATION_EPOCH: self._epoch}}}
         try:
             return resource_version_of(await self._client.patch(PODS, name, namespace, patch))
-        except NotFoundError:
+        except (NotFoundError, *REFUSALS):
             return ""
 
     async def _insist(self, complaint: str, act: Callable[[], Awaitable[_T]]) -> _T:

@@ -10,13 +10,17 @@ from services.scheduler_extender.state import ClusterState
 MAX_SILENCE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sources:
     nodes: Informer
     pods: PodFeed
     mirror: ClusterMirror
+    _rewinds: int = 0
 
     def feed(self, state: ClusterState) -> None:
+        for informer in (self.nodes, self.pods.informer):
+            informer.on_rewind(self._note_rewind)
+            informer.on_rewind(state.rewind)
         self.nodes.on_change(state.observe_node)
         self.pods.informer.on_change(state.observe_pod)
         self.mirror.on_change(state.observe_facts)
@@ -26,6 +30,15 @@ class Sources:
         # is not there leaves nothing behind.
         await self.nodes.wait_synced()
         await self.pods.run()
+
+    def rewinds(self) -> int:
+        return self._rewinds
+
+    def begin_anew(self) -> None:
+        """Somebody saw that the Kubernetes API has another history now."""
+        for informer in (self.nodes, self.pods.informer):
+            if informer.synced:
+                informer.begin_anew()
 
     def missing(self) -> str:
         if not (self.pods.informer.synced and self.nodes.synced):
@@ -42,3 +55,6 @@ class Sources:
         await self.nodes.wait_synced()
         await self.pods.informer.wait_synced()
         await self.mirror.wait_synced()
+
+    def _note_rewind(self) -> None:
+        self._rewinds += 1

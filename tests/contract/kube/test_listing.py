@@ -176,6 +176,28 @@ async def test_a_broken_watch_is_told_apart_from_one_that_ended(
         await watch_and_break_off()
 
 
+async def test_the_newest_version_is_that_of_the_last_write(client: KubeClient) -> None:
+    written = await client.create(CONFIGMAPS, a_config_map("c"))
+
+    newest = await client.newest_version(CONFIGMAPS, NAMESPACE)
+
+    assert int(newest) >= int(resource_version_of(written))
+    assert int(await client.newest_version(CONFIGMAPS)) >= int(newest)
+
+
+async def test_a_watch_from_a_version_that_is_still_to_come_is_silent_and_ends_politely(
+    client: KubeClient,
+) -> None:
+    """As after a restore of etcd from a backup: no error tells a reader that its history is gone."""
+    future = str(int(await client.newest_version(CONFIGMAPS)) + 1_000_000)
+    await client.create(CONFIGMAPS, a_config_map("c"))
+
+    async with aclosing(client.watch(CONFIGMAPS, future, HERE, duration_s=1.0)) as events:
+        seen = [event async for event in events]
+
+    assert not seen
+
+
 async def test_an_informer_survives_disconnects_and_compaction(
     client: KubeClient, kube_api: KubeApiUnderTest
 ) -> None:

@@ -13,7 +13,7 @@ from gpuloom.sim.kubeapi import SimKubeApi
 from services.scheduler_extender.adapters import fence
 from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.fence import KubernetesFence
-from services.scheduler_extender.takeover import take_over
+from services.scheduler_extender.takeover import Patience, take_over
 from tests.mesh.scheduler_extender.desk import a_client
 from tests.mesh.scheduler_extender.kubernetes import add_pod, the_pod
 from tests.mesh.waiting import running, until
@@ -89,7 +89,7 @@ async def test_after_a_takeover_the_informer_shows_every_stamp() -> None:
         stamped = await take_over(KubernetesFence(client, feed, ("default", "own"), SystemClock()))
 
         shown = [pod["metadata"].get("annotations", {}) for pod in feed.informer.objects()]
-        assert stamped == 3
+        assert stamped.pods == 3
         assert len({annotations[ANNOTATION_EPOCH] for annotations in shown}) == 1
 
 
@@ -134,4 +134,18 @@ async def test_trouble_with_the_api_only_delays_a_takeover() -> None:
 
         stamped = await take_over(KubernetesFence(client, feed, ("default", "own"), SystemClock()))
 
-        assert stamped == 1
+        assert stamped.pods == 1
+
+
+async def test_where_the_own_pod_may_not_be_written_a_takeover_ends_with_a_list() -> None:
+    async with a_feed() as (api, client, feed), running(feed.run):
+        await feed.informer.wait_synced()
+        add_pod(api, "own")
+        api.faults.fail_next("PATCH", r"/pods/own$", 403, times=1000)
+        nothing_to_wait_for = Patience(refused_s=0.0)
+
+        stamped = await take_over(
+            KubernetesFence(client, feed, ("default", "own"), SystemClock(), nothing_to_wait_for)
+        )
+
+        assert [pod.name for pod in stamped.unstamped] == ["own"]

@@ -23,7 +23,7 @@ PODS_PATH = r"/pods/"
 
 async def take_over(client: KubeClient, listed: Any = None, epoch: str = "new") -> int:
     pods = (await client.list(PODS)).items if listed is None else listed
-    return await stamp_unbound(pods, epoch, KubernetesMarker(client), SystemClock())
+    return (await stamp_unbound(pods, epoch, KubernetesMarker(client), SystemClock())).pods
 
 
 def binding_of(pod: JsonObject, node: str = "n1") -> PodBinding:

@@ -18,7 +18,9 @@ class MemoryApi:
         self._uids = 0
         self._history: list[WatchEvent] = []
         self._compacted = 0
-        self._streams: list[asyncio.Queue[WatchEvent | Exception | None]] = []
+        self._backup: tuple[dict[tuple[str, str], JsonObject], int] = {}, self.version
+        self._streams: list[tuple[int, asyncio.Queue[WatchEvent | Exception | None]]] = []
+        """Each with the version it was begun at: a server sends nothing that is not newer."""
 
     def put(self, name: str, color: str = "red") -> None:
         """Create it, or change it if it is there."""
@@ -41,16 +43,36 @@ class MemoryApi:
     def repeat(self, how_far_back: int) -> None:
         """Send one of the last events once more."""
         for event in self._history[-how_far_back:][:1]:
-            self._send(event)
+            self._send(event, again=True)
 
     def bookmark(self) -> None:
-        self._send(WatchEvent(EventType.BOOKMARK, {"metadata": {"resourceVersion": str(self.version)}}))
+        mark = {"metadata": {"resourceVersion": str(self.version)}}
+        self._send(WatchEvent(EventType.BOOKMARK, mark), again=True)
 
     def cut(self, how: Exception | None = None) -> None:
         """End all watches: politely, or with an error."""
-        for stream in self._streams:
+        for _, stream in self._streams:
             stream.put_nowait(how)
         self._streams.clear()
+
+    def snapshot(self) -> None:
+        """Make a backup."""
+        self._backup = dict(self.objects), self.version
+
+    def restore(self, bump: int = 0, polite: bool = False) -> None:
+        """Go back to the last backup. All watches break, unless `polite`; no earlier history is known.
+
+        `bump`: the version is set forward by so much, as etcdutl does on request.
+        """
+        self.objects, self.version = dict(self._backup[0]), self._backup[1]
+        self.version += bump
+        self.compact()
+        if not polite:
+            self.cut(UnavailableError("the server ended"))
+
+    def repeat_restored(self, name: str) -> None:
+        """Send the object as it is, however old."""
+        self._send(WatchEvent(EventType.MODIFIED, self.objects["default", name]), again=True)
 
     def compact(self) -> None:
         self._compacted = self.version
@@ -63,6 +85,10 @@ class MemoryApi:
             raise UnavailableError("no connection")
         items = self.objects.values()
         return Listing(tuple(map(selection.keep or dict, items)), str(self.version))
+
+    async def newest_version(self, resource: Resource, namespace: str | None) -> str:
+        await asyncio.sleep(0)
+        return str(self.version)
 
     async def watch(
         self,
@@ -81,7 +107,7 @@ class MemoryApi:
         for event in self._history:
             if int(resource_version_of(event.object)) > int(resource_version):
                 stream.put_nowait(event)
-        self._streams.append(stream)
+        self._streams.append((int(resource_version), stream))
         while (event_or_end := await stream.get()) is not None:
             if isinstance(event_or_end, Exception):
                 raise event_or_end
@@ -111,6 +137,7 @@ class MemoryApi:
         self._history.append(event)
         self._send(event)
 
-    def _send(self, event: WatchEvent) -> None:
-        for stream in self._streams:
-            stream.put_nowait(event)
+    def _send(self, event: WatchEvent, again: bool = False) -> None:
+        for begun_at, stream in self._streams:
+            if again or int(resource_version_of(event.object)) > begun_at:
+                stream.put_nowait(event)

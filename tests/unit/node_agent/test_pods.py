@@ -38,6 +38,9 @@ class Api:
             raise UnavailableError("no connection")
         return Listing(self._objects, "1")
 
+    async def newest_version(self, resource: Resource, namespace: str | None) -> str:
+        return str(self._version)
+
     async def watch(
         self, resource: Resource, resource_version: str, selection: Selection, **times: float
     ) -> AsyncIterator[WatchEvent]:

@@ -345,3 +345,47 @@ def test_totals_are_finite_for_absurd_amounts() -> None:
     survey = fleet.evaluate(Question(replace(whole(1), cpu_milli=10**12, memory_bytes=10**17)))
 
     assert np.isfinite(survey.points.total).all()
+
+
+VIEWS = {
+    name: [a_node(*(a_card(i, free) for i in range(2)), name=name) for free in (0, 500, 1000)]
+    for name in ("n1", "n2", "n3")
+}
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "remove", "show", "show again", "show nothing"]),
+            st.sampled_from(sorted(VIEWS)),
+            st.integers(0, 2),
+            st.sampled_from(sorted(VIEWS)),
+        ),
+        max_size=20,
+    )
+)
+def test_what_is_shown_stands_in_for_what_was_put_and_nothing_else_does(
+    steps: list[tuple[str, str, int, str]],
+) -> None:
+    fleet, put, shown = Fleet(), dict[str, NodeView](), tuple[NodeView, ...]()
+
+    for step, name, number, other in steps:
+        if step == "put":
+            put[name] = VIEWS[name][number]
+            fleet.put(put[name])
+        elif step == "remove":
+            put.pop(name, None)
+            fleet.remove(name)
+        elif step == "show":
+            shown = tuple({name: VIEWS[name][number], other: VIEWS[other][2 - number]}.values())
+        elif step == "show nothing":
+            shown = ()
+        fleet.show(shown)
+
+        seen = put | {view.name: view for view in shown if view.name in put}
+        anew = a_fleet(*seen.values())
+        for request in (whole(2), a_share(300)):
+            fresh, kept = (one.evaluate(Question(request), sorted(seen)) for one in (anew, fleet))
+            assert outcomes_of(kept) == outcomes_of(fresh)
+        assert {name: fleet.view(name) for name in put} == put

@@ -2,10 +2,11 @@
 
 from copy import deepcopy
 
-from gpuloom.errors import ConflictError, NotFoundError
+from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import resource_version_of, uid_of
+from gpuloom.names import ANNOTATION_EPOCH
 from tests.unit.scheduler_extender.builders import JsonObject
 
 
@@ -15,7 +16,21 @@ class ApiServer:
     def __init__(self) -> None:
         self.pods: dict[str, JsonObject] = {}
         self.log: list[Change] = []
+        self.guarded: set[str] = set()
+        """Names of pods that a webhook of somebody else lets nobody annotate."""
+        self.history = 0
+        """Which one this is: every restore of a backup begins another."""
+        self.backup: tuple[dict[str, JsonObject], int] | None = None
         self._version = 0
+
+    def back_up(self) -> None:
+        self.backup = deepcopy(self.pods), self._version
+
+    def restore(self) -> None:
+        """Nothing of it shows in any watch: the version is below what everybody has seen."""
+        assert self.backup is not None
+        self.pods, self._version = deepcopy(self.backup[0]), self.backup[1]
+        self.history += 1
 
     def create(self, pod: JsonObject) -> JsonObject:
         name: str = pod["metadata"]["name"]
@@ -32,6 +47,11 @@ class ApiServer:
         changed = deepcopy(self.pods[name])
         changed["metadata"]["annotations"][annotation] = str(self._version)
         self._commit(name, self.pods[name], changed)
+
+    def stamp(self, name: str) -> None:
+        if name in self.guarded:
+            raise NotAllowedError("denied by a webhook")
+        self.touch(name, ANNOTATION_EPOCH)
 
     def resize(self, name: str) -> None:
         """It asks for a core more."""

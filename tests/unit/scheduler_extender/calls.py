@@ -14,6 +14,7 @@ class Call:
 
     act: Callable[[], Any]
     binding: PodBinding | None = None
+    sent_s: float = 0.0
     acted: bool = False
     answer: Any = None
     error: GpuloomError | None = None

@@ -208,7 +208,7 @@ class Game(Ends):
         """A pod that is still in Kubernetes is reported as ended, sooner or later, and only then."""
         machine, owed = _pick(self.owed(started=True), draw)
         self.world.end_container(machine, owed)
-        if draw(2) and not self.world.has_vanished(owed.pod):
+        if draw(2) and self.world.is_bound_to(machine, owed.pod):
             self.world.api.end(owed.pod.name, "Succeeded")
             self.world.replica.hear_pods(EVERYTHING)
 

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
+from gpuloom.errors import GpuloomError, NotAllowedError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import uid_of
-from gpuloom.names import ANNOTATION_EPOCH
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.ports import Stamped
 from services.scheduler_extender.state import ClusterState
+from services.scheduler_extender.takeover import Patience
 from tests.unit.scheduler_extender.api_server import ApiServer
-from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_node
+from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_node, an_observed_pod
 from tests.unit.scheduler_extender.calls import Call
 from tests.unit.scheduler_extender.machines import (
     AGENT_TTL_S,
@@ -25,6 +27,8 @@ from tests.unit.scheduler_extender.machines import (
 
 DISCOVERY_TTL_S = 5.0
 SETTLE_S = 30.0
+BIND_TIMEOUT_S = 4.0
+PATIENCE = Patience(refused_s=6.0 + BIND_TIMEOUT_S)
 assert SETTLE_S > AGENT_TTL_S + DISCOVERY_TTL_S + START_WITHIN_S + PUBLISH_WITHIN_S
 
 
@@ -39,7 +43,9 @@ class Surroundings(Protocol):
 
     def facts_are_stale(self) -> bool: ...
 
-    def apply(self, binding: PodBinding) -> JsonObject: ...
+    def apply(self, binding: PodBinding, sent_s: float) -> JsonObject: ...
+
+    def wait(self) -> None: ...
 
 
 class Replica:
@@ -52,11 +58,12 @@ class Replica:
         self._world = world
         self.leads = False
         self._shown: dict[str, JsonObject] = {}
+        self.history = world.api.history
         self.pods_heard = len(world.api.log)
         self.nodes_heard = len(world.node_log)
         self.state = ClusterState(Ledger(SETTLE_S), world.facts_are_stale, world.clock)
         bench = Bench(self.state.ledger, self.state.views, DecisionLog(world.clock), world.clock)
-        self.bindings = Bindings(bench, self, self, 4.0, self)
+        self.bindings = Bindings(bench, self, self, BIND_TIMEOUT_S, self)
         for machine in world.machines.values():
             self.state.observe_node(Change(None, a_node(machine.name, machine.uid)))
         for pod in world.api.pods.values():
@@ -64,8 +71,10 @@ class Replica:
         self.hear_facts()
 
     def hear_pods(self, count: int) -> None:
-        """What became of the nodes before is heard before."""
+        """What became of the nodes before is heard before. Of another history no watch shows anything."""
         self.hear_nodes()
+        if self.history != self._world.api.history:
+            return
         for change in self._world.api.log[self.pods_heard :][:count]:
             self.pods_heard += 1
             self._hear(change)
@@ -73,6 +82,9 @@ class Replica:
     def list_pods(self) -> None:
         """The watch fell behind: what happened in between is never heard."""
         self.hear_nodes()
+        if self.history != self._world.api.history:
+            self.history = self._world.api.history
+            self.state.rewind()
         self.pods_heard = len(self._world.api.log)
         listed = {uid_of(pod): pod for pod in self._world.api.pods.values()}
         for uid, pod in list(self._shown.items()):
@@ -80,6 +92,12 @@ class Replica:
                 self._hear(Change(pod, None))
         for uid, pod in listed.items():
             self._hear(Change(self._shown.get(uid), pod))
+
+    def hear_last_words(self) -> None:
+        """All that the server said before it went down."""
+        if self.history != self._world.api.history:
+            self.list_pods()
+        self.hear_pods(len(self._world.api.log))
 
     def hear_nodes(self) -> None:
         for change in self._world.node_log[self.nodes_heard :]:
@@ -99,15 +117,24 @@ class Replica:
 
     async def unbound_pods(self) -> Sequence[JsonObject]:
         def listed() -> list[JsonObject]:
+            if self.history != self._world.api.history:
+                self.list_pods()
             return [pod for pod in self._world.api.pods.values() if not pod["spec"].get("nodeName")]
 
         unbound: Sequence[JsonObject] = await Call(listed)
         return unbound
 
-    async def stamp(self, pods: Sequence[JsonObject]) -> int:
+    async def stamp(self, pods: Sequence[JsonObject]) -> Stamped:
+        """As the real one does, but one pod after the other."""
+        started_s = self._world.clock.elapsed_s
+        unstamped = []
         for pod in pods:
-            await Call(partial(self._stamp, pod))
-        return len(pods)
+            while (error := await self._refusal(pod)) is not None:
+                if PATIENCE.is_over(error, self._world.clock.elapsed_s - started_s):
+                    unstamped.append(an_observed_pod(pod).ref)
+                    break
+                await Call(self._world.wait)
+        return Stamped(len(pods) - len(unstamped), tuple(unstamped))
 
     async def catch_up(self) -> None:
         """The write on its own pod, then waiting for the informer to show it."""
@@ -122,7 +149,8 @@ class Replica:
         return pod
 
     async def bind(self, binding: PodBinding, *, timeout_s: float) -> None:
-        await Call(lambda: self._world.apply(binding), binding)
+        sent_s = self._world.clock.elapsed_s
+        await Call(lambda: self._world.apply(binding, sent_s), binding, sent_s)
 
     def _hear(self, change: Change) -> None:
         self._shown.pop(uid_of(change.object), None)
@@ -130,7 +158,14 @@ class Replica:
             self._shown[uid_of(change.new)] = change.new
         self.state.observe_pod(change)
 
+    async def _refusal(self, pod: JsonObject) -> GpuloomError | None:
+        try:
+            await Call(partial(self._stamp, pod))
+        except NotAllowedError as error:
+            return error
+        return None
+
     def _stamp(self, pod: JsonObject) -> None:
         name = pod["metadata"]["name"]
         if uid_of(self._world.api.pods.get(name, {})) == uid_of(pod):
-            self._world.api.touch(name, ANNOTATION_EPOCH)
+            self._world.api.stamp(name)

@@ -151,3 +151,14 @@ async def test_a_refused_binding_whose_pod_can_not_be_read_keeps_its_devices() -
 
     assert "not known yet" in answer
     assert desk.held_cards() == 1
+
+
+async def test_a_pod_that_was_bound_here_with_other_devices_is_not_bound_as_asked() -> None:
+    desk = a_desk(ConflictError("already bound"))
+    others = an_allocation(POD, given("GPU-n1-1"), node_uid="uid-n1")
+    desk.api.present["pod"] = a_pod(POD, node="n1", version=2, allocation=others)
+
+    answer = await desk.bind()
+
+    assert answer == "the pod is already bound to n1"
+    assert desk.held_cards() == 1

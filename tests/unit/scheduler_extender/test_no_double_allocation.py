@@ -14,8 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.effort import examples
 from tests.unit.scheduler_extender.game import Game
+from tests.unit.scheduler_extender.mishaps import MISHAPS
+from tests.unit.scheduler_extender.moves import MOVES
 
 WALKS_A_CASE = examples(200)
+assert all(mishap.__name__ in MOVES for mishap in MISHAPS)
 
 
 class Cluster(RuleBasedStateMachine):

@@ -1,6 +1,7 @@
 """Nominated pods: who comes first, what a node has left beside them, and that they never block each other."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from services.scheduler_extender.occupancy import with_taken
 from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.pods import asker_of, nomination_of
 from services.scheduler_extender.verdicts import filter_nodes
+from services.scheduler_extender.views import Views
 from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_share, whole
 from tests.unit.placement.builders import a_node as a_view
@@ -37,6 +39,7 @@ from tests.unit.scheduler_extender.test_fleet_in_step import NAMES, STEPS, Clust
 PRICES = neutral_prices()
 TIMES = st.sampled_from([EARLY, LATE])
 PRIORITIES = st.integers(-1, 2)
+NOMINATING = ("nominate", "nominate no longer")
 
 
 def a_nomination(
@@ -286,26 +289,35 @@ def test_of_two_pods_nominated_to_one_node_exactly_one_leaves_room_for_the_other
 
 @settings(max_examples=examples(150))
 @given(
-    steps=st.lists(st.tuples(st.sampled_from([*STEPS, "nominate"]), st.integers(0, 2)), max_size=25),
+    steps=st.lists(st.tuples(st.sampled_from([*STEPS, *NOMINATING * 3]), st.integers(0, 2)), max_size=25),
     milli=st.sampled_from([500, 1000, 2000]),
-    priority=PRIORITIES,
-    asker=st.integers(0, 2),
+    askers=st.lists(st.tuples(st.integers(0, 3), PRIORITIES, st.sampled_from(["", *NAMES])), min_size=1),
 )
-def test_the_fleet_answers_as_views_do_where_pods_are_nominated(
-    steps: list[tuple[str, int]], milli: int, priority: int, asker: int
+def test_whatever_is_kept_every_pod_is_answered_as_by_views_made_anew(
+    steps: list[tuple[str, int]], milli: int, askers: list[tuple[int, int, str]]
 ) -> None:
+    """Pods of several priorities ask in turn, some of them nominated themselves."""
     cluster = Cluster()
+    state = cluster.state
+    for number in range(len(NAMES)):
+        cluster.take("appear", number)
+        cluster.take("facts", number)
 
     for turn, (step, number) in enumerate(steps):
-        if step == "nominate":
-            pod = a_ranked_pod(f"pod-{turn % 3}", number - 1, nominated=NAMES[number])
-            cluster.state.observe_pod(Change(None, pod))
+        if step in NOMINATING:
+            node = NAMES[number] if step == "nominate" else ""
+            pod = a_ranked_pod(f"pod-{turn % 3}", number - 1, nominated=node)
+            state.observe_pod(Change(None, pod))
         else:
             cluster.take(step, number)
-        viewer = cluster.state.views.viewer(Asker(f"uid-pod-{asker}", priority))
-        by_fleet, by_views = (
+        who, priority, nominated = askers[turn % len(askers)]
+        asker = Asker(f"uid-pod-{who}", priority, LATE, nominated)
+        viewer = state.views.viewer(asker)
+        scratch = Views(state.ledger, state.hosts, lambda: cluster.stale, state.nominations)
+
+        by_fleet, by_views, anew = (
             filter_nodes(asked(milli), OfferedNames(NAMES), view_of, cluster.outcomes, 2)
-            for view_of in (viewer, viewer.__call__)
+            for view_of in (viewer, viewer.__call__, partial(scratch.view, asker=asker))
         )
 
-        assert by_fleet == by_views
+        assert by_fleet == by_views == anew

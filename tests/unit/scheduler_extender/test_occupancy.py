@@ -123,6 +123,13 @@ def test_a_prediction_moves_to_a_free_card_when_another_pod_turns_out_to_have_th
     assert found == {"GPU-0", "GPU-1"}
 
 
+def test_a_prediction_that_moved_never_takes_another_card_of_its_own_pod() -> None:
+    held = a_claim(given("GPU-0"), pod=a_ref("held"))
+    predicted = a_claim(given("GPU-0"), given("GPU-1"), advisory=True)
+
+    assert fully_taken([predicted, held], *cards(OK, OK, OK)) == {"GPU-0", "GPU-1", "GPU-2"}
+
+
 def test_two_predictions_never_move_to_the_same_card() -> None:
     held = a_claim(given("GPU-0"), pod=a_ref("held"))
     predicted = [a_claim(given("GPU-0"), pod=a_ref(name), advisory=True) for name in ("one", "two")]

@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gpuloom.codec.pod import pod_ref
 from gpuloom.errors import UnavailableError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.errors import LeadershipLostError
 from gpuloom.runtime.clock import FakeClock, settle
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.metrics import ExtenderMetrics
-from services.scheduler_extender.power import BADGE_INTERVAL_S, Office, Power
+from services.scheduler_extender.ports import Stamped
+from services.scheduler_extender.power import BADGE_INTERVAL_S, SET_BACK, Office, Power
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.waker import Waker
 from tests.unit.scheduler_extender.builders import JsonObject, a_node, a_pod, a_ref
@@ -27,13 +29,16 @@ class Situation:
     def __init__(self, contested: bool = True) -> None:
         self.clock = FakeClock()
         self.lacks, self.silent, self.holder = "", "", ""
+        self.rewound = 0
         self.lease_until_s = -math.inf
         self.stamped, self.badge = False, False
+        self.takeovers, self.rewind_during_takeover = 0, False
         self.badge_fails: list[UnavailableError] = []
         self._complete, self._elected = asyncio.Event(), asyncio.Event()
         self._lost, self._caught_up = asyncio.Event(), asyncio.Event()
         self._complete.set()
-        self.metrics = ExtenderMetrics(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        self.metrics = ExtenderMetrics(self.registry)
         office = Office(self, self, self, lambda: self.holder, contested)
         self.power = Power(self, office, self.clock, self.metrics)
 
@@ -60,6 +65,9 @@ class Situation:
     def silence(self) -> str:
         return self.silent
 
+    def rewinds(self) -> int:
+        return self.rewound
+
     async def wait_complete(self) -> None:
         await self._complete.wait()
 
@@ -79,9 +87,13 @@ class Situation:
     async def unbound_pods(self) -> Sequence[JsonObject]:
         return [a_pod(a_ref("pod"))]
 
-    async def stamp(self, pods: Sequence[JsonObject]) -> int:
+    async def stamp(self, pods: Sequence[JsonObject]) -> Stamped:
         self.stamped = True
-        return len(pods)
+        self.takeovers += 1
+        if self.rewind_during_takeover:
+            self.rewind_during_takeover = False
+            self.rewound += 1
+        return Stamped(0, tuple(pod_ref(pod) for pod in pods))
 
     async def catch_up(self) -> None:
         await self._caught_up.wait()
@@ -156,6 +168,34 @@ async def test_one_that_is_not_warm_does_not_lead() -> None:
         await settle()
 
         assert (before, situation.stamped) == (False, True)
+
+
+async def test_a_leader_takes_over_again_when_the_api_was_set_back() -> None:
+    situation = Situation()
+    async with running(situation):
+        situation.elect()
+        situation.catch_up_now()
+        await settle()
+        before = (situation.power.is_leader(), situation.takeovers)
+
+        situation.rewound += 1
+        at_once = (situation.power.is_leader(), situation.power.unready_reason())
+        situation.rewind_during_takeover = True
+        await situation.clock.advance(BADGE_INTERVAL_S)
+
+        assert before == (True, 1)
+        assert at_once == (False, SET_BACK)
+        assert (situation.power.is_leader(), situation.takeovers) == (True, 3)
+
+
+async def test_pods_that_a_takeover_could_not_stamp_are_counted() -> None:
+    situation = Situation()
+    async with running(situation):
+        situation.elect()
+        situation.catch_up_now()
+        await settle()
+
+        assert situation.registry.get_sample_value("gpuloom_scheduler_extender_unstamped_pods") == 1
 
 
 async def test_a_leader_serves_only_when_it_has_caught_up() -> None:

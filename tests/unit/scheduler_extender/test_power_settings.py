@@ -111,3 +111,10 @@ async def test_a_failpoint_holds_the_first_binding_and_no_other() -> None:
 def test_settings_that_are_not_safe_together_are_refused(settings: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         config(**settings)
+
+
+def test_a_takeover_waits_for_bindings_as_long_as_a_lease_and_a_bind_may_take_together() -> None:
+    told = config(GPULOOM_EXTENDER_LEASE_DURATION="15", GPULOOM_EXTENDER_BIND_TIMEOUT="2s")
+
+    assert config().patience().refused_s == 10.0
+    assert told.patience().refused_s == 17.0

@@ -56,6 +56,18 @@ def test_the_end_of_the_node_frees_everything_on_it() -> None:
     assert not waits(releases)
 
 
+def test_where_a_pod_was_before_its_node_went_says_nothing_of_the_next_one_with_that_name() -> None:
+    """The pod is bound to the name, so the next machine may be about to start it."""
+    releases = Releases(SETTLE_S)
+    releases.settle("node", PRESENT, {POD.uid}, now_s=0.0)
+
+    releases.node_gone("node", alive={POD.uid})
+    releases.begin(Release(POD, "node", ended=False))
+
+    assert not releases.settle("node", NEWER, (), now_s=1.0)
+    assert releases.settle("node", NEWER, (), now_s=1.0 + SETTLE_S)
+
+
 @pytest.mark.parametrize("there", [HELD, PRESENT])
 def test_a_pod_that_ended_by_its_kubelets_word_is_free_once_it_has_left_the_node(there: NodeFacts) -> None:
     releases = releasing(ended=True)

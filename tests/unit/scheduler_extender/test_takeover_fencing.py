@@ -140,6 +140,23 @@ def test_a_binding_that_was_given_up_and_applied_counts_at_the_next_leader() -> 
     assert node_of(world, "new") == ""
 
 
+def test_a_pod_that_can_not_be_stamped_is_waited_for_until_its_bindings_are_given_up() -> None:
+    world = a_world_with_a_pod()
+    world.api.guarded.add("old")
+    late = ask_for(world, "old")
+    world.fail_over(paused=True)
+    complete(world)
+    world.create("new", gpuloom_share(1000))
+    world.replica.hear_pods(EVERYTHING)
+
+    given = finish(world, ask_for(world, "new"))
+    finish(world, late)
+
+    assert given == ""
+    assert (node_of(world, "new"), node_of(world, "old")) == ("g1", "")
+    assert not world.overbooked()
+
+
 def test_a_takeover_that_is_itself_taken_over_fences_all_before_it() -> None:
     world = a_world_with_a_pod()
     late = ask_for(world, "old")

@@ -197,6 +197,22 @@ def test_a_pod_with_a_bind_under_way_sees_its_own_devices_beside_a_nominated_pod
     assert (sight.free_cards(POD.uid), sight.free_cards("uid-other")) == (1, 0)
 
 
+def test_a_nominated_pod_with_a_bind_under_way_elsewhere_is_promised_nothing_meanwhile() -> None:
+    sight, urgent = an_open_sight(), a_ref("urgent")
+    attempt = Attempt(urgent, "elsewhere", an_allocation(urgent, given("GPU-9"), node_uid="uid-elsewhere"))
+    sight.nominate(urgent.uid, priority=5)
+
+    def own() -> list[str]:
+        return [view.name for view in sight.views.viewer(Asker("uid-other")).own_views()]
+
+    before = own()
+    sight.ledger.begin(attempt)
+    meanwhile = own()
+    sight.ledger.refused(attempt)
+
+    assert (before, meanwhile, own()) == (["node"], [], ["node"])
+
+
 def test_a_viewer_has_its_own_views_only_where_nominated_pods_come_first() -> None:
     sight = an_open_sight()
     before = sight.views.viewer("uid-other").own_views()
@@ -204,7 +220,7 @@ def test_a_viewer_has_its_own_views_only_where_nominated_pods_come_first() -> No
     sight.nominate("uid-urgent", priority=5)
     own = [sight.views.viewer(asker).own_views() for asker in (Asker("uid-other"), Asker("uid-above", 6))]
 
-    assert before == []
+    assert not before
     assert [[view.name for view in views] for views in own] == [["node"], []]
 
 

@@ -13,7 +13,11 @@ so an extender that does not lead starts or lists afresh only when the nodes sho
 restarts while an extender knows of such a pod by that agent alone. A node registers again only when the nodes
 show all of that, too: to the ledger it is another one, and what was to be released on the one before is
 forgotten. What a DRA driver gives out is seen at once, and by everybody: there is no record of it but what
-the node shows.
+the node shows. A Binding for a pod that can't be stamped is given up by the server when its time is over;
+every other one may act at any later moment.
+Where the server is set back to a backup, it was down: nothing that was sent before is on its way any more,
+extenders have heard what it last said, and whoever led has lost its lease. Kubelets go on with what they had,
+and start again what they are shown.
 """
 
 from collections.abc import Iterable
@@ -21,7 +25,7 @@ from random import Random
 from typing import Any
 
 from gpuloom.codec.pod import bound_node, is_terminal
-from gpuloom.errors import GpuloomError
+from gpuloom.errors import DeadlineError, GpuloomError, UnavailableError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import uid_of
@@ -36,7 +40,7 @@ from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_gpu,
 from tests.unit.scheduler_extender.calls import Call, Task
 from tests.unit.scheduler_extender.in_step import miscounted, out_of_step
 from tests.unit.scheduler_extender.machines import Machine, Owed
-from tests.unit.scheduler_extender.replica import DISCOVERY_TTL_S, Replica
+from tests.unit.scheduler_extender.replica import BIND_TIMEOUT_S, DISCOVERY_TTL_S, Replica
 
 PRIORITIES = {"c": 1, "d": 1}
 """Of pods by their name; the others have none."""
@@ -114,7 +118,9 @@ class World:
             self.on_their_way.append(call)
         self._drop_finished()
 
-    def apply(self, binding: PodBinding) -> JsonObject:
+    def apply(self, binding: PodBinding, sent_s: float) -> JsonObject:
+        if self._given_up(binding, sent_s):
+            raise DeadlineError("given up by the server")
         pod = self.api.bind(binding)
         self.machines[binding.node].accept(pod, self.clock.elapsed_s)
         return pod
@@ -129,6 +135,10 @@ class World:
             for replica in self.replicas:
                 replica.hear_facts()
                 replica.state.take_reopened()
+
+    def wait(self) -> None:
+        """Somebody waits for a second."""
+        self.pass_time(1)
 
     def hear_facts(self) -> None:
         for replica in self.replicas:
@@ -161,6 +171,8 @@ class World:
         for replica in self.replicas:
             replica.state.observe_facts(machine.uid, None)
         self.node_log.append(Change(a_node(machine.name, machine.uid), None))
+        # Of nodes there is no backup.
+        self.api.backup = None
         successor = self._install(machine.name)
         self.node_log.append(Change(None, a_node(successor.name, successor.uid)))
         for pod in self.api.pods.values():
@@ -210,7 +222,7 @@ class World:
             machine.shows(owed)
             for machine in self.machines.values()
             for owed in machine.owed.values()
-            if self.has_vanished(owed.pod)
+            if not self.is_bound_to(machine, owed.pod)
         )
 
     def crash(self) -> None:
@@ -221,6 +233,7 @@ class World:
         for name, pod in self.api.pods.items():
             if not pod["spec"].get("nodeName"):
                 self.api.touch(name, ANNOTATION_EPOCH)
+        self.api.guarded.clear()
         self.replica, self.standby = Replica(self), None
         self.replica.leads = True
 
@@ -230,6 +243,48 @@ class World:
         self._end_leader(paused)
         self.replica, self.standby = self.standby, None
         self.takeover = Task(take_over(self.replica))
+
+    def may_restore(self) -> bool:
+        """Not where pods that come back and what runs by now are too much together: nobody can help that."""
+        if self.api.backup is None:
+            return False
+        return not any(machine.overbooked(self._revived(machine)) for machine in self.machines.values())
+
+    def restore(self, *, survives: bool) -> None:
+        """Kubernetes goes back to the last backup. Who led before leads again, or the standby does."""
+        for task in self.tasks:
+            while task.waits_for is not None:
+                task.give_up_waiting(UnavailableError("the server ended"))
+        self.tasks, self.on_their_way = [], []
+        for replica in self.replicas:
+            replica.hear_last_words()
+        for machine in self.machines.values():
+            machine.owed |= {owed.pod.uid: owed for owed in self._revived(machine)}
+        self.api.restore()
+        self._show_kubelets()
+        if survives or self.standby is None:
+            self._end_leader()
+            self.takeover = Task(take_over(self.replica))
+        else:
+            self.fail_over(paused=False)
+
+    def _show_kubelets(self) -> None:
+        """Kubelets take up again what is bound to them now, and forget the rest as if it had been deleted."""
+        for machine in self.machines.values():
+            for owed in machine.owed.values():
+                pod = self.api.pods.get(owed.pod.name, {})
+                if uid_of(pod) == owed.pod.uid and _runs_on(pod, machine.name):
+                    owed.vanished_at = None
+                elif owed.vanished_at is None:
+                    owed.vanished_at = len(self.api.log) - 1
+                    owed.keep_listed_only()
+
+    def _revived(self, machine: Machine) -> list[Owed]:
+        """What the machine owes pods of the backup that have ended or gone since."""
+        backup = self.api.backup
+        bound = [pod for pod in (backup[0] if backup else {}).values() if _runs_on(pod, machine.name)]
+        owed = (machine.would_owe(pod, self.clock.elapsed_s) for pod in bound)
+        return [one for one in owed if one is not None and one.pod.uid not in machine.owed]
 
     def start_standby(self) -> None:
         self._forget_old_reports()
@@ -289,6 +344,8 @@ class World:
         for call in calls:
             if call.acted or call.binding is None or call.binding.node != machine.name:
                 continue
+            if self._given_up(call.binding, call.sent_s):
+                continue
             try:
                 owed = machine.would_owe(self.api.would_bind(call.binding), self.clock.elapsed_s)
             except GpuloomError:
@@ -296,6 +353,9 @@ class World:
             if owed is not None:
                 coming[owed.pod.uid] = owed
         return list(coming.values())
+
+    def _given_up(self, binding: PodBinding, sent_s: float) -> bool:
+        return binding.pod in self.api.guarded and self.clock.elapsed_s - sent_s > BIND_TIMEOUT_S
 
     def _believed(self, machine: Machine) -> NodeView | None:
         """What the extender that serves believes of this machine, if it has heard of it."""
@@ -306,6 +366,10 @@ class World:
 
     def has_vanished(self, ref: PodRef) -> bool:
         return uid_of(self.api.pods.get(ref.name, {})) != ref.uid
+
+    def is_bound_to(self, machine: Machine, ref: PodRef) -> bool:
+        """Whether Kubernetes says so; of one that was bound in another history it does not."""
+        return not self.has_vanished(ref) and bound_node(self.api.pods[ref.name]) == machine.name
 
     def _drop_finished(self) -> None:
         self.tasks = [task for task in self.tasks if task.waits_for is not None]

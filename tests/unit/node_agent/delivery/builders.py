@@ -130,6 +130,9 @@ class OnePage:
     async def list(self, resource: Resource, selection: Selection) -> Listing:
         return Listing(self.objects, "100")
 
+    async def newest_version(self, resource: Resource, namespace: str | None) -> str:
+        return "100"
+
     async def watch(
         self,
         resource: Resource,

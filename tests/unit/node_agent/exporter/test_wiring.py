@@ -36,6 +36,9 @@ class FakePods:
     async def list(self, resource: Resource, selection: Selection) -> Listing:
         return Listing(self._pods, "1")
 
+    async def newest_version(self, resource: Resource, namespace: str | None) -> str:
+        return "1"
+
     async def watch(self, *_: object, **__: object) -> AsyncGenerator[WatchEvent, None]:
         return
         yield
