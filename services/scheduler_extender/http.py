@@ -2,7 +2,7 @@
 
 Every answer has status 200 and a Content-Length, as kube-scheduler needs it; while this replica is not the
 leader, or its ledger is not complete, the answer is 503 and the connection is closed, so that a
-Service moves on. HTTP/1.1 is in `framing.py` and `connection.py`, HTTP/2 in `http2.py` and what it names.
+Service moves on. HTTP/1.1 is in `framing.py` and `connection.py`.
 """
 
 import asyncio
@@ -22,7 +22,6 @@ from gpuloom.rpc.server import ListenError
 from gpuloom.runtime.clock import Clock, deadline
 from services.scheduler_extender.connection import Connection, OpenConnection
 from services.scheduler_extender.framing import CRASHED, Call, Caller, Reply
-from services.scheduler_extender.http2 import Http2Connection
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.verbs import AWAITED_VERB, VERBS, Verbs
 
@@ -30,17 +29,10 @@ _log = logging.getLogger(__name__)
 
 ALLOWED_CALLERS = frozenset({"kube_scheduler"})
 
-HTTP2 = "h2"
-HTTP1 = "http/1.1"
-"""As ALPN names them."""
-
 MAX_CONNECTIONS = 1024
 """kube-scheduler opens one for every bind that is under way, some hundreds."""
 
 HANDSHAKE_S = 10.0
-KEPT_IDLE = 2
-SPARE_S = 5.0
-"""How many connections over HTTP/2 are kept though idle, as many as Go keeps of HTTP/1.1; others so long."""
 SWEEP_S = 2.0
 """How often is looked for what has taken too long: a bound is kept to within this."""
 
@@ -63,13 +55,11 @@ class HttpsOptions:
     port: int
     tls: ssl.SSLContext | None
     check_identity: bool
-    http2: bool
-    """Speak it where TLS agreed on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Handshake:
-    reception: "_Reception"
+    connection: Connection
     until_s: float
 
 
@@ -148,25 +138,21 @@ class ExtenderHttp:
     def _count(self) -> int:
         # A connection is made a little before its handshake is over for us.
         made = self._room.connections
-        return len(made) + sum(entry.reception.connection not in made for entry in self._handshakes.values())
+        return len(made) + sum(entry.connection not in made for entry in self._handshakes.values())
 
     def _begin(self, accepted: socket.socket) -> None:
         self._unclaimed.add(accepted)
-        reception = _Reception(self._connection)
-        task = asyncio.create_task(self._shake_hands(accepted, reception))
-        self._handshakes[task] = _Handshake(reception, self._clock.monotonic() + HANDSHAKE_S)
+        connection = Connection(self._calls, self._room, self._clock)
+        task = asyncio.create_task(self._shake_hands(accepted, connection))
+        self._handshakes[task] = _Handshake(connection, self._clock.monotonic() + HANDSHAKE_S)
         task.add_done_callback(self._handshakes.pop)
 
-    def _connection(self, protocol: str | None) -> Connection | Http2Connection:
-        kind = Http2Connection if self._options.http2 and protocol == HTTP2 else Connection
-        return kind(self._calls, self._room, self._clock)
-
-    async def _shake_hands(self, accepted: socket.socket, reception: "_Reception") -> None:
+    async def _shake_hands(self, accepted: socket.socket, connection: Connection) -> None:
         tls = self._options.tls
         self._unclaimed.discard(accepted)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: reception,
+                lambda: connection,
                 accepted,
                 ssl=tls,
                 ssl_shutdown_timeout=None if tls is None else _SHUTDOWN_S,
@@ -181,7 +167,6 @@ class ExtenderHttp:
             now_s = self._clock.monotonic()
             for connection in tuple(self._room.connections):
                 connection.expire(now_s)
-            self._room.thin_out(now_s)
             for task, handshake in self._handshakes.items():
                 if now_s >= handshake.until_s:
                     task.cancel()
@@ -193,20 +178,6 @@ class ExtenderHttp:
             fields = {"most": MAX_CONNECTIONS, "closed": self._turned_away}
             _log.warning("too many connections, new ones are closed", extra=fields)
             self._turned_away, self._silent_until_s = 0, now_s + _REPORT_EVERY_S
-
-
-class _Reception(asyncio.Protocol):
-    """There until the handshake is over; only then is known what is spoken."""
-
-    def __init__(self, connection: Callable[[str | None], Connection | Http2Connection]) -> None:
-        self.connection: Connection | Http2Connection | None = None
-        self._connection = connection
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        self.connection = self._connection(None if tls is None else tls.selected_alpn_protocol())
-        transport.set_protocol(self.connection)
-        self.connection.connection_made(transport)
 
 
 class OpenConnections:
@@ -223,21 +194,6 @@ class OpenConnections:
     def leave(self, connection: OpenConnection) -> None:
         self.connections.discard(connection)
         self._changed.set()
-
-    def thin_out(self, now_s: float) -> None:
-        """Of connections over HTTP/2 that nobody uses, let go all but those used last.
-
-        Should this process hang, each of them costs kube-scheduler a call before it asks another replica.
-        """
-        idle = [
-            (connection.idle_since_s, connection)
-            for connection in self.connections
-            if isinstance(connection, Http2Connection) and connection.idle_since_s is not None
-        ]
-        idle.sort(key=lambda entry: entry[0], reverse=True)
-        for since_s, connection in idle[KEPT_IDLE:]:
-            if now_s - since_s >= SPARE_S:
-                connection.retire()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
