@@ -15,13 +15,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from gpuloom.errors import DeadlineError, GpuloomError, NotAllowedError, TooLargeError, UnavailableError
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.connection import Answer, BrokenOffError, Connection
-from gpuloom.kube.deadlines import Deadlines
 from gpuloom.kube.errors import Call, TooManyRequestsError, error_from_status
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.pool import ConnectionPool, Origin
 from gpuloom.kube.request import Request, RequestWriter
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.deadlines import Deadlines
 
 _READ_RETRIES = 3
 # etcd refuses objects above 1.5 MiB; a line far beyond that is not a watch event.

@@ -12,7 +12,6 @@ from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.tls import CertificateSource, server_ssl_context
 from gpuloom.runtime.clock import Clock, SystemClock
-from services.scheduler_extender.connection import Connection
 from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.outcomes import Outcomes
@@ -72,8 +71,13 @@ class Port:
         return self.http.port
 
     @property
-    def connections(self) -> list[Connection]:
-        return [entry for entry in self.http._room.connections if isinstance(entry, Connection)]
+    def connections(self) -> int:
+        return self.http.connections
+
+    @property
+    def waits(self) -> int:
+        """How many calls wait for their caller, to send its body or to take the answer before."""
+        return len(self.http._calls._deadlines._waits)
 
     def counted(self, verb: str, outcome: str) -> float | None:
         labels = {"verb": verb, "outcome": outcome}

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gpuloom.kube.deadlines import Deadlines
+from gpuloom.runtime.deadlines import Deadlines
 from gpuloom.runtime.clock import FakeClock, settle
 
 
