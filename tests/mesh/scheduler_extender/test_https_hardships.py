@@ -249,11 +249,13 @@ async def test_more_connections_than_there_is_room_for_are_closed(
 
     async with a_port(tmp_path) as port:
         tls = shown_by(tmp_path, "kube_scheduler")
-        async with a_line(port.number, tls), a_line(port.number, tls) as second:
+        _, in_handshake = await asyncio.open_connection("127.0.0.1", port.number)
+        async with a_line(port.number, tls) as second:
             for _ in range(3):
                 with pytest.raises((ssl.SSLError, ConnectionError)):
                     await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
             served = await second.post("/filter", ASKED)
+        in_handshake.close()
         await until(lambda: not port.connections)
         async with a_line(port.number, tls) as line:
             served_again = await line.post("/filter", ASKED)

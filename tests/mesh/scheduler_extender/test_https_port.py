@@ -110,6 +110,7 @@ async def test_an_extender_that_is_not_ready_says_why_and_closes(tmp_path: Path,
 
         assert answer.status == 503
         assert answer.body == b"GPULoom is not ready: pods and nodes are not listed yet\n"
+        assert answer.headers["connection"] == "close"
         assert closed
         assert port.counted(verb, "unready") == 1
 
