@@ -16,9 +16,8 @@ from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.errors import Call, GoneError, error_from_status
 from gpuloom.kube.listing import EVERYTHING, EventType, Listing, Selection, WatchEvent
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of
-from gpuloom.kube.request import Request
 from gpuloom.kube.resources import PODS, Resource
-from gpuloom.kube.transport import Transport
+from gpuloom.kube.transport import Request, Transport
 from gpuloom.runtime.clock import Clock
 
 DEFAULT_TIMEOUT_S = 10.0

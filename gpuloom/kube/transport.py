@@ -1,34 +1,58 @@
 """One HTTP request to the API server: credentials, deadline, metrics, and failures as typed errors.
 
 Retries reads a few times inside their deadline; never a write, because whether a lost one acted is not known.
+HTTP is aiohttp's client. No proxy is ever asked, no redirect followed, no cookie kept.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Coroutine
+import re
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
+import aiohttp
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from yarl import URL
 
 from gpuloom.errors import DeadlineError, GpuloomError, NotAllowedError, TooLargeError, UnavailableError
 from gpuloom.kube.access import KubeAccess
-from gpuloom.kube.connection import Answer, BrokenOffError, Connection
-from gpuloom.kube.deadlines import Deadlines
-from gpuloom.kube.errors import Call, TooManyRequestsError, error_from_status
+from gpuloom.kube.errors import Call, KubeAccessError, TooManyRequestsError, error_from_status
 from gpuloom.kube.objects import JsonObject
-from gpuloom.kube.pool import ConnectionPool, Origin
-from gpuloom.kube.request import Request, RequestWriter
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.deadlines import Deadlines
 
+# A burst of writes waits its turn instead of opening hundreds of connections, each with its handshake.
+MAX_CONNECTIONS = 128
+# Below the 90 s after which an API server closes an idle connection.
+_KEEP_IDLE_S = 60.0
 _READ_RETRIES = 3
 # etcd refuses objects above 1.5 MiB; a line far beyond that is not a watch event.
 _MAX_LINE_BYTES = 16 << 20
 _OPEN_WATCH_TIMEOUT_S = 10.0
+# Deadlines go by the injected clock.
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+# Anything else would end its header, or could not be sent at all.
+_TOKEN = re.compile(r"[!-~]+")
 _T = TypeVar("_T")
 _BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    """Encoded, without what the server's URL begins with."""
+    call: Call
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Names as they are sent; values are encoded."""
+    body: JsonObject | None = None
+    content_type: str = "application/json"
 
 
 class Transport:
@@ -37,19 +61,30 @@ class Transport:
     def __init__(self, access: KubeAccess, clock: Clock, registry: CollectorRegistry | None) -> None:
         self._access = access
         self._clock = clock
-        self._line: _Line | None = None
+        self._base_url = ""
+        self._session: aiohttp.ClientSession | None = None
         self._deadlines = Deadlines(clock)
         self._random = random.Random()
         self._metrics = _Metrics(registry)
 
     async def __aenter__(self) -> Self:
-        self._line = _Line(self._access, self._clock)
+        self._base_url = _checked_url(self._access.server)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_IDLE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=_NO_TIMEOUT,
+            headers={
+                "User-Agent": f"gpuloom/{_product_version()}",
+                "Accept": "application/json",
+                "Accept-Encoding": "gzip",
+            },
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._line is not None:
-            line, self._line = self._line, None
-            await line.pool.close()
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
         await self._deadlines.close()
 
     async def warm(self, connections: int, timeout_s: float) -> None:
@@ -81,21 +116,17 @@ class Transport:
 
         After what has come, nothing is read for gather_s: what comes meanwhile is then read together.
         """
-        line = self._opened()
         opening_s = min(_OPEN_WATCH_TIMEOUT_S, idle_timeout_s)
-        connection, answer = await self._within(opening_s, request, self._open(request))
+        answer = await self._within(opening_s, request, self._open(request))
         try:
             splitter = LineSplitter()
-            while chunk := await self._within(
-                idle_timeout_s, request, _next_chunk(connection, answer, request)
-            ):
+            while chunk := await self._within(idle_timeout_s, request, _next_chunk(answer, request)):
                 for text in splitter.feed(chunk):
                     yield text
                 if gather_s > 0.0:
-                    connection.rest()
-                    await self._clock.sleep(gather_s)
+                    await self._rest(answer, gather_s)
         finally:
-            line.pool.give_back(connection)
+            answer.close()
 
     async def _within(self, timeout_s: float, request: Request, work: Coroutine[Any, Any, _T]) -> _T:
         try:
@@ -104,6 +135,17 @@ class Transport:
         except TimeoutError:
             self._metrics.count(request.call, "timeout")
             raise DeadlineError(f"{request.call}: no answer within {timeout_s:g} s") from None
+
+    async def _rest(self, answer: aiohttp.ClientResponse, gather_s: float) -> None:
+        """Leave what comes to the system: reading it at once, and being woken for it, costs most."""
+        connection = answer.connection
+        transport = None if connection is None else connection.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.pause_reading()
+        await self._clock.sleep(gather_s)
+        if not transport.is_closing():
+            transport.resume_reading()
 
     async def _read_with_retries(self, request: Request) -> JsonObject:
         backoff = Backoff(first_s=0.2, cap_s=2.0, source=self._random)
@@ -118,86 +160,82 @@ class Transport:
         return await self._send(request)
 
     async def _send(self, request: Request) -> JsonObject:
-        line = self._opened()
         started_s = self._clock.monotonic()
+        answer = await self._ask(request)
         try:
-            connection, answer = await line.ask(request, whole=True)
-        except OSError as error:
+            body = await answer.read()
+        except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(request, error) from None
-        line.pool.give_back(connection)
         self._metrics.observe(request.call, answer.status, self._clock.monotonic() - started_s)
         if answer.status >= 300:
-            raise self._refusal(request, answer, answer.take())
-        return _decode(request, answer.take())
+            raise self._refusal(request, answer, body)
+        return _decode(request, body)
 
-    async def _open(self, request: Request) -> tuple[Connection, Answer]:
-        line = self._opened()
+    async def _open(self, request: Request) -> aiohttp.ClientResponse:
         started_s = self._clock.monotonic()
-        try:
-            connection, answer = await line.ask(request, whole=False)
-        except OSError as error:
-            raise self._unreachable(request, error) from None
+        answer = await self._ask(request)
         self._metrics.observe(request.call, answer.status, self._clock.monotonic() - started_s)
         if answer.status < 300:
-            return connection, answer
+            return answer
         try:
-            said = b""
-            while chunk := await _next_chunk(connection, answer, request):
-                said += chunk
-        finally:
-            line.pool.give_back(connection)
-        raise self._refusal(request, answer, said)
+            raise self._refusal(request, answer, await answer.read())
+        except (aiohttp.ClientError, OSError) as error:
+            raise _broken_off(request, error) from None
 
-    def _opened(self) -> "_Line":
-        if self._line is None:
+    async def _ask(self, request: Request) -> aiohttp.ClientResponse:
+        """The answer as soon as its head has come."""
+        if self._session is None:
             raise UnavailableError("the Kubernetes client is not open")
-        return self._line
+        credential = await self._access.credential()
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in request.query.items())
+        headers = _authorization(credential.token)
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        try:
+            return await self._session.request(
+                request.method,
+                URL(f"{self._base_url}{request.path}{'?' if query else ''}{query}", encoded=True),
+                data=None if request.body is None else orjson.dumps(request.body),
+                headers=headers,
+                allow_redirects=False,
+                # A connection serves only those who would have opened it with this same context.
+                ssl=self._access.ssl_context(credential.certificate) or True,
+                server_hostname=self._access.server_name,
+                middlewares=() if request.method == "GET" else (_send_once,),
+            )
+        except (_BrokenOffError, aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(request, error) from None
 
-    def _refusal(self, request: Request, answer: Answer, body: bytes) -> Exception:
+    def _refusal(self, request: Request, answer: aiohttp.ClientResponse, body: bytes) -> Exception:
         try:
             status = orjson.loads(body)
         except orjson.JSONDecodeError:
             status = {}
-        retry_after_s = float(answer.retry_after) if answer.retry_after.isdecimal() else None
+        retry_after = answer.headers.get("Retry-After", "")
+        retry_after_s = float(retry_after) if retry_after.isdecimal() else None
         status = status if isinstance(status, dict) else {}
         error = error_from_status(request.call, answer.status, status, retry_after_s)
         if isinstance(error, NotAllowedError) and answer.status == 401:
             self._access.invalidate()
         return error
 
-    def _unreachable(self, request: Request, error: OSError) -> UnavailableError:
+    def _unreachable(self, request: Request, error: Exception) -> UnavailableError:
         self._metrics.count(request.call, "connection")
         return _broken_off(request, error)
 
 
-class _Line:
-    """The way to the server while the transport is open: connections, and who we are to it."""
+class _BrokenOffError(Exception):
+    """The connection of a write was lost. aiohttp does not know this error, so it does not send it again."""
 
-    def __init__(self, access: KubeAccess, clock: Clock) -> None:
-        origin = Origin.of(access.server)
-        self.pool = ConnectionPool(origin, access.server_name, clock)
-        self._access = access
-        self._writer = RequestWriter(origin.authority, origin.path)
 
-    async def ask(self, request: Request, *, whole: bool) -> tuple[Connection, Answer]:
-        """The answer, or its head if not `whole`. The connection is to be given back to the pool."""
-        credential = await self._access.credential()
-        context = self._access.ssl_context(credential.certificate)
-        written = self._writer.bytes_of(request, credential.token)
-        while True:
-            connection = await self.pool.take(context)
-            reused = connection.exchanges > 0
-            try:
-                return connection, await connection.ask(written, whole=whole)
-            except BrokenOffError as error:
-                self.pool.give_back(connection)
-                # A server may close a kept connection just when it is used again, and whether it saw the
-                # request is not known: only what changes nothing is asked again, at last on a new one.
-                if not (reused and error.unanswered and request.method == "GET"):
-                    raise
-            except BaseException:
-                self.pool.give_back(connection)
-                raise
+async def _send_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """For writes: on a kept connection that breaks, aiohttp would send PUT and DELETE a second time."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientError, OSError) as error:
+        raise _BrokenOffError(_said(error)) from error
 
 
 class _Metrics:
@@ -251,11 +289,31 @@ class LineSplitter:
         return [line for line in lines if line.strip()]
 
 
-async def _next_chunk(connection: Connection, answer: Answer, request: Request) -> bytes:
+async def _next_chunk(answer: aiohttp.ClientResponse, request: Request) -> bytes:
     try:
-        return await connection.next_chunk(answer)
-    except OSError as error:
+        return await answer.content.readany()
+    except (aiohttp.ClientError, OSError) as error:
         raise _broken_off(request, error) from None
+
+
+def _checked_url(server: str) -> str:
+    """What every path is put behind."""
+    try:
+        url = URL(server.rstrip("/"))
+        host, _ = url.host, url.port
+    except ValueError:
+        raise KubeAccessError("the Kubernetes API's address is not a URL with a host and a port") from None
+    if url.scheme not in ("http", "https") or not host or url.user is not None:
+        raise KubeAccessError("the Kubernetes API's address must be http(s) with a host, and no user")
+    return str(url).rstrip("/")
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    if not token:
+        return {}
+    if _TOKEN.fullmatch(token) is None:
+        raise KubeAccessError("the token for the Kubernetes API is not one line of plain text")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _decode(request: Request, body: bytes) -> JsonObject:
@@ -268,6 +326,19 @@ def _decode(request: Request, body: bytes) -> JsonObject:
     return decoded
 
 
-def _broken_off(request: Request, error: OSError) -> UnavailableError:
-    said = error.strerror or type(error).__name__
-    return UnavailableError(f"{request.call}: the API server can't be reached or broke off ({said})")
+def _broken_off(request: Request, error: Exception) -> UnavailableError:
+    return UnavailableError(f"{request.call}: the API server can't be reached or broke off ({_said(error)})")
+
+
+def _said(error: Exception) -> str:
+    """Never what aiohttp says of the request."""
+    if isinstance(error, _BrokenOffError):
+        return str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+def _product_version() -> str:
+    try:
+        return version("gpuloom")
+    except PackageNotFoundError:
+        return "unknown"

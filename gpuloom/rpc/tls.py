@@ -7,7 +7,7 @@ that is half-written or does not fit never replaces one that works. Never decide
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,21 +104,14 @@ def channel_credentials(certificates: Certificates) -> grpc.ChannelCredentials:
     )
 
 
-def server_ssl_context(
-    source: CertificateSource, require_client_certificate: bool, protocols: Sequence[str] = ()
-) -> ssl.SSLContext:
-    """For an HTTPS server. Each handshake uses the newest files, without a restart.
-
-    Of the protocols, the first that the client knows too is agreed on; without any, nothing is said of it.
-    """
+def server_ssl_context(source: CertificateSource, require_client_certificate: bool) -> ssl.SSLContext:
+    """For an HTTPS server. Each handshake uses the newest files, without a restart."""
 
     def load() -> ssl.SSLContext:
         context = _ssl_context(source.files, ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED if require_client_certificate else ssl.CERT_NONE
         # Callers in Go don't resume sessions; tickets would be a third of what a handshake costs us.
         context.num_tickets = 0
-        if protocols:
-            context.set_alpn_protocols(protocols)
         return context
 
     generation = source.current().generation

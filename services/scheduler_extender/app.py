@@ -24,7 +24,6 @@ from services.scheduler_extender.adapters.badge import KubernetesBadge, NoBadge
 from services.scheduler_extender.adapters.demand import DemandStore
 from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.fence import KubernetesFence
-from services.scheduler_extender.adapters.http2 import offers_http2
 from services.scheduler_extender.adapters.kubernetes import (
     KubernetesBinder,
     KubernetesMarker,
@@ -41,7 +40,7 @@ from services.scheduler_extender.config import ExtenderConfig
 from services.scheduler_extender.decisions import DecisionLog
 from services.scheduler_extender.failpoints import HeldBinder
 from services.scheduler_extender.freshness import Freshness
-from services.scheduler_extender.http import HTTP1, HTTP2, ExtenderHttp, HttpsOptions
+from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
 from services.scheduler_extender.inquiries import Inquiries, Records
 from services.scheduler_extender.judge import Judge
 from services.scheduler_extender.learning import Learning
@@ -110,7 +109,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     preferences = Preferences(config.shortlist, outcomes, config.first_shortlist)
     schedulers = SchedulerNames(config.scheduler_names)
     verbs = Verbs(bench, bindings, preferences, quarantine, schedulers)
-    https = ExtenderHttp(verbs, power.unready_reason, await _https(config, rpc, client), app.clock, metrics)
+    https = ExtenderHttp(verbs, power.unready_reason, _https(config, rpc), app.clock, metrics)
     app.add_loop("https port", (await app.enter(https)).run)
     records = Records(
         state.views,
@@ -192,14 +191,12 @@ def _binder(config: ExtenderConfig, client: KubeClient, clock: Clock) -> Binder:
     return binder
 
 
-async def _https(config: ExtenderConfig, rpc: RpcEnvironment, client: KubeClient) -> HttpsOptions:
+def _https(config: ExtenderConfig, rpc: RpcEnvironment) -> HttpsOptions:
     host, port, certificates = config.https_host, config.https_port, rpc.certificates
     if certificates is None:
-        return HttpsOptions(host, port, None, check_identity=False, http2=False)
-    http2 = await offers_http2(config.http2, client, timeout_s=2.0)
-    protocols = (HTTP2, HTTP1) if http2 else ()
-    tls = server_ssl_context(certificates, config.client_certificate, protocols)
-    return HttpsOptions(host, port, tls, check_identity=config.client_certificate, http2=http2)
+        return HttpsOptions(host, port, None, check_identity=False)
+    tls = server_ssl_context(certificates, config.client_certificate)
+    return HttpsOptions(host, port, tls, check_identity=config.client_certificate)
 
 
 async def _serve_grpc(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gpuloom.kube.leader import LeaderSettings
 from gpuloom.kube.objects import ObjectKey
@@ -14,7 +13,6 @@ from gpuloom.runtime.parsers import (
     Address,
     address,
     boolean,
-    choice,
     comma_list,
     integer,
     port,
@@ -36,12 +34,6 @@ _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 
 def _policies(raw: str) -> tuple[str, ...]:
     return () if raw.strip() == "none" else comma_list(text)(raw)
-
-
-class Http2(StrEnum):
-    AUTO = "auto"
-    ON = "on"
-    OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -166,13 +158,6 @@ class ExtenderConfig:
         default=True,
         parse=boolean,
         help="Serve only callers that show a certificate of identity kube_scheduler",
-    )
-    http2: Http2 = setting(
-        "GPULOOM_EXTENDER_HTTP2",
-        default=Http2.AUTO,
-        parse=choice(*Http2),
-        help="Whether to offer HTTP/2: auto offers it from Kubernetes 1.34 on, as older kube-schedulers "
-        "could call a leader that hangs for up to 45s more",
     )
     shortlist: int = setting(
         "GPULOOM_EXTENDER_SHORTLIST",

@@ -4,6 +4,7 @@ Nodes deliver devices by an annotation. They compare it with the pod's request, 
 server knows: without the policy, whoever may write pods could take a free GPU past every queue and quota.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ FIRST_VERSION = (1, 30)
 
 APPLY = "apply deploy/admission"
 _MAX_MESSAGE = 1024
+_NUMBER = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ def too_old(version: tuple[int, int] | None) -> str:
         return ""
     shown, first = (".".join(map(str, number)) for number in (version, FIRST_VERSION))
     return f"Kubernetes {shown} has no admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy, {first} has"
+
+
+def version_of(answer: JsonObject) -> tuple[int, int] | None:
+    """Major and minor of what the API server says of itself. Some providers write the minor as `33+`."""
+    found = [_NUMBER.match(str(answer.get(name))) for name in ("major", "minor")]
+    major, minor = (None if match is None else int(match[0]) for match in found)
+    return None if major is None or minor is None else (major, minor)
 
 
 def missing_note(statuses: Iterable[PolicyStatus]) -> str:

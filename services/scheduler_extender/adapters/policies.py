@@ -12,13 +12,13 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject, ObjectKey, resource_version_of
 from gpuloom.kube.resources import ADMISSION_POLICIES, ADMISSION_POLICY_BINDINGS, PODS, Resource
 from gpuloom.runtime.clock import Clock
-from services.scheduler_extender.adapters.http2 import version_of
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.policies import (
     PolicyStatus,
     missing_note,
     policy_problem,
     too_old,
+    version_of,
     with_condition,
 )
 

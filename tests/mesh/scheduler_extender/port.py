@@ -12,8 +12,7 @@ from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.tls import CertificateSource, server_ssl_context
 from gpuloom.runtime.clock import Clock, SystemClock
-from services.scheduler_extender.connection import Connection
-from services.scheduler_extender.http import HTTP1, HTTP2, ExtenderHttp, HttpsOptions
+from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.verbs import Verbs
@@ -47,7 +46,6 @@ class PortOptions:
     client_certificate: bool = True
     clock: Clock | None = None
     verbs: type[Verbs] = Verbs
-    http2: bool = False
 
 
 AS_IN_PRODUCTION = PortOptions()
@@ -61,11 +59,8 @@ class Port:
         self.unready = ""
         self.registry = CollectorRegistry()
         source = CertificateSource(tls_files(folder, "scheduler_extender"), lambda outcome: None)
-        protocols = (HTTP2, HTTP1) if options.http2 else ()
-        tls = server_ssl_context(source, options.client_certificate, protocols)
-        https = HttpsOptions(
-            "127.0.0.1", options.number, tls, check_identity=options.client_certificate, http2=options.http2
-        )
+        tls = server_ssl_context(source, options.client_certificate)
+        https = HttpsOptions("127.0.0.1", options.number, tls, check_identity=options.client_certificate)
         self.verbs = options.verbs(desk.bench, desk.bindings, Preferences(8, Outcomes(ScoreWeights())))
         metrics = ExtenderMetrics(self.registry)
         clock = options.clock or SystemClock()
@@ -76,9 +71,13 @@ class Port:
         return self.http.port
 
     @property
-    def connections(self) -> list[Connection]:
-        """Those over HTTP/1.1."""
-        return [entry for entry in self.http._room.connections if isinstance(entry, Connection)]
+    def connections(self) -> int:
+        return self.http.connections
+
+    @property
+    def waits(self) -> int:
+        """How many calls wait for their caller, to send its body or to take the answer before."""
+        return len(self.http._calls._deadlines._waits)
 
     def counted(self, verb: str, outcome: str) -> float | None:
         labels = {"verb": verb, "outcome": outcome}

@@ -9,7 +9,7 @@ import pytest
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.server import ListenError
 from gpuloom.rpc.tls import CertificateSource, TlsFiles, client_ssl_context
-from services.scheduler_extender import framing
+from services.scheduler_extender import http
 from services.scheduler_extender.verbs import VERBS
 from tests.mesh.rpc.builders import issue
 from tests.mesh.scheduler_extender.desk import a_desk
@@ -110,6 +110,7 @@ async def test_an_extender_that_is_not_ready_says_why_and_closes(tmp_path: Path,
 
         assert answer.status == 503
         assert answer.body == b"GPULoom is not ready: pods and nodes are not listed yet\n"
+        assert answer.headers["connection"] == "close"
         assert closed
         assert port.counted(verb, "unready") == 1
 
@@ -170,7 +171,7 @@ async def test_a_verb_is_only_posted(tmp_path: Path) -> None:
 
 
 async def test_a_body_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "MAX_BODY_BYTES", 10_000)
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 10_000)
 
     async with a_port(tmp_path) as port, a_line(port.number, shown_by(tmp_path, "kube_scheduler")) as line:
         served = await line.post("/filter", {**ASKED, "Padding": "x" * 9_000})

@@ -66,6 +66,38 @@ async def test_kubeconfig_variable_merges_files_and_skips_missing_ones(tmp_path:
     assert (await access.credential()).token == "first wins"
 
 
+async def test_of_several_files_the_first_context_counts_and_paths_are_relative_to_their_own(
+    tmp_path: Path,
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    (first / "client.crt").write_text("CERT")
+    (first / "client.key").write_text("KEY")
+    user = {"client-certificate": "client.crt", "client-key": "client.key"}
+    content = {"current-context": "dev", "users": [{"name": "u", "user": user}]}
+    (first / "config").write_text(yaml.safe_dump(content))
+    other = a_kubeconfig(second)
+    other.write_text(other.read_text().replace("current-context: dev", "current-context: lost"))
+
+    access = load_access(None, {"KUBECONFIG": os.pathsep.join([str(first / "config"), str(other)])})
+
+    assert access.namespace == "team"
+    assert (await access.credential()).certificate == ClientCertificate("CERT", "KEY")
+
+
+async def test_a_token_file_is_followed_and_its_line_break_is_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("old\n")
+    clock = FakeClock()
+    access = load_access(a_kubeconfig(tmp_path, user={"tokenFile": "token"}), {}, clock=clock)
+    before = await access.credential()
+
+    (tmp_path / "token").write_text("newer\n")
+    await clock.advance(60.0)
+
+    assert (before.token, (await access.credential()).token) == ("old", "newer")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -97,9 +129,14 @@ def test_without_any_source_the_places_looked_at_are_told(tmp_path: Path) -> Non
         load_access(None, {"HOME": str(tmp_path)})
 
 
-def test_a_context_of_an_unknown_cluster_is_refused(tmp_path: Path) -> None:
+def test_a_context_of_an_unknown_cluster_or_user_is_refused(tmp_path: Path) -> None:
+    path = a_kubeconfig(tmp_path)
+
     with pytest.raises(KubeAccessError, match="no cluster named 'elsewhere'"):
-        load_access(a_kubeconfig(tmp_path), {}, context="lost")
+        load_access(path, {}, context="lost")
+    path.write_text(path.read_text().replace("user: u", "user: nobody"))
+    with pytest.raises(KubeAccessError, match="no user named 'nobody'"):
+        load_access(path, {})
 
 
 @pytest.mark.parametrize("user", [{"as": "admin"}, {"auth-provider": {"name": "gcp"}}, {"username": "x"}])
@@ -224,6 +261,25 @@ async def test_a_plugin_is_run_again_only_when_its_answer_expires(tmp_path: Path
     assert tokens == ["one", "one", "two"]
     told = orjson.loads((tmp_path / "told-0").read_text())
     assert told["spec"] == {"interactive": False, "cluster": {"server": "https://kube.example"}}
+
+
+async def test_a_certificate_of_a_plugin_is_renewed_too(tmp_path: Path) -> None:
+    clock = FakeClock()
+    expires = (clock.now() + timedelta(minutes=5)).isoformat()
+    first = {"token": "one", "clientCertificateData": "C1", "clientKeyData": "K1"}
+    plugin = a_plugin(
+        tmp_path,
+        first | {"expirationTimestamp": expires},
+        {"clientCertificateData": "C2", "clientKeyData": "K2"},
+    )
+    source = ExecCredential(plugin, clock)
+
+    before = await source.current()
+    await clock.advance(295.0)
+    after = [await source.current() for _ in range(2)]
+
+    assert (before.token, before.certificate) == ("one", ClientCertificate("C1", "K1"))
+    assert [credential.certificate for credential in after] == [ClientCertificate("C2", "K2")] * 2
 
 
 async def test_a_refused_credential_of_a_plugin_is_not_handed_out_again(tmp_path: Path) -> None:

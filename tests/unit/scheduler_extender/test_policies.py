@@ -17,7 +17,7 @@ from gpuloom.kube.resources import ADMISSION_POLICIES, ADMISSION_POLICY_BINDINGS
 from gpuloom.runtime.clock import FakeClock, settle
 from services.scheduler_extender.adapters.policies import CHECK_INTERVAL_S, PolicyWatch
 from services.scheduler_extender.metrics import ExtenderMetrics
-from services.scheduler_extender.policies import policy_problem
+from services.scheduler_extender.policies import policy_problem, version_of
 from tests.unit.scheduler_extender.builders import a_pod, a_ref
 from tests.unit.scheduler_extender.inquiry_desk import InquiryDesk
 
@@ -209,3 +209,8 @@ async def test_explain_says_what_is_missing_whatever_stands_with_the_pod() -> No
     notes = [(await desk.inquiries.explain(pod)).note for pod in (waiting, bound)]
 
     assert all(note.startswith("Policies are missing.") for note in notes)
+
+
+@pytest.mark.parametrize("minor", ["34", 34, "34+", "34-gke.5"])
+def test_a_version_is_read_however_it_is_written(minor: object) -> None:
+    assert version_of({"major": "1", "minor": minor}) == (1, 34)

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from gpuloom.kube.deadlines import Deadlines
 from gpuloom.runtime.clock import FakeClock, settle
+from gpuloom.runtime.deadlines import Deadlines
 
 
 async def wait_for_ever(deadlines: Deadlines, timeout_s: float) -> None:
