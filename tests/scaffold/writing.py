@@ -121,7 +121,8 @@ def write_services(root: Path, names: Sequence[str]) -> Roster:
     _write(root / "services/__init__.py", SERVICES_PACKAGE)
     rows = "\n".join(ROW.format(name=name, port=FIRST_PORT + place) for place, name in enumerate(names))
     _write(root / "rows.py", ROWS.format(rows=rows))
-    _generate(root, [f"scaffold/v1/{name}.proto" for name in names])
+    if names:
+        _generate(root, [f"scaffold/v1/{name}.proto" for name in names])
     added = runpy.run_path(str(root / "rows.py"))["ROWS"]
     return replace(ROSTER, services=(*ROSTER.services, *added))
 
