@@ -148,6 +148,10 @@ NODE_PLACES = st.builds(
     taints=st.lists(st.builds(Taint, NAMES, NAMES, NAMES), max_size=2).map(tuple),
     cpu_milli=st.integers(0, 2**40),
     memory_bytes=st.integers(0, 2**50),
+    provider_id=NAMES,
+    labels=st.dictionaries(NAMES, st.sampled_from(["", "ü", "x" * 63]), max_size=2).map(
+        lambda labels: tuple(sorted(labels.items()))
+    ),
 )
 NODE_FACTS = st.builds(
     NodeFacts,
@@ -160,6 +164,7 @@ NODE_FACTS = st.builds(
         max_size=2,
     ).map(tuple),
     details=st.lists(TEXTS, max_size=2).map(tuple),
+    agent_address=NAMES,
 )
 
 _HOSTILE_TEXTS = [
@@ -201,10 +206,13 @@ def _filled(message: AnyMessage, chance: Any) -> AnyMessage:
             continue
         values = getattr(message, field.name)
         for _ in range(chance.choice([0, 1, 1, 2])):
-            if field.type == FieldDescriptor.TYPE_MESSAGE:
-                _filled(values.add(), chance)
-            else:
+            if field.message_type is None:
                 values.append(_hostile_value(field, chance))
+            elif field.message_type.GetOptions().map_entry:
+                key, value = (_hostile_value(part, chance) for part in field.message_type.fields)
+                values[key] = value
+            else:
+                _filled(values.add(), chance)
     return message
 
 

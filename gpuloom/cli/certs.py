@@ -7,14 +7,15 @@ import typer
 
 from gpuloom.cli import exits
 from gpuloom.errors import GpuloomError
-from gpuloom.rpc.dev_ca import KNOWN_SERVICES, CertificateOrder, issue_development_certificates
+from gpuloom.roster import ROSTER
+from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import SystemClock
 
 _ServiceOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--service", help=f"A service to certify; repeatable. Default: {', '.join(KNOWN_SERVICES)}."
+        "--service", help=f"A service to certify; repeatable. Default: {', '.join(ROSTER.identities)}."
     ),
 ]
 _HostOption = Annotated[
@@ -35,7 +36,7 @@ def certs(
     force: Annotated[bool, typer.Option("--force", help="Replace files that were not made here.")] = False,
 ) -> None:
     """Make a development CA and one certificate per service. Run again to renew; the CA stays."""
-    order = CertificateOrder(tuple(service or KNOWN_SERVICES), days, tuple(host or ()))
+    order = CertificateOrder(tuple(service or ROSTER.identities), days, tuple(host or ()))
     try:
         made = issue_development_certificates(out, order, SystemClock(), force)
     except (GpuloomError, OSError) as error:

@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 import typer
 
 from gpuloom.errors import DeadlineError, InvalidRequestError, UnavailableError
 from gpuloom.model.snapshot import ClusterSnapshot
+from gpuloom.roster import ROSTER
 from gpuloom.runtime.parsers import address
 
 if TYPE_CHECKING:
@@ -34,25 +35,21 @@ _TLS_FILES = {
 DirectoryOption = Annotated[
     Path, typer.Option("--dir", help="Directory of a `gpuloom run`; used unless an address is given.")
 ]
-DiscoveryOption = Annotated[
-    str,
-    typer.Option(
-        "--discovery",
-        envvar="GPULOOM_DISCOVERY_ADDRESS",
+
+
+def address_option(service: str) -> Any:
+    """The option that names where a cluster's service is."""
+    row = ROSTER[service]
+    return typer.Option(
+        f"--{row.short}",
+        envvar=row.address_setting,
         metavar="HOST:PORT",
-        help="Address of a cluster's discovery. Certificates: GPULOOM_TLS_CERT_FILE, …_KEY_FILE, …_CA_FILE.",
-    ),
-]
-ExtenderOption = Annotated[
-    str,
-    typer.Option(
-        "--extender",
-        envvar="GPULOOM_EXTENDER_ADDRESS",
-        metavar="HOST:PORT",
-        help="gRPC address of a cluster's extender. Certificates: GPULOOM_TLS_CERT_FILE, …_KEY_FILE, "
-        "…_CA_FILE.",
-    ),
-]
+        help=f"gRPC address of a cluster's {row.short}. Certificates: {', '.join(_TLS_FILES)}.",
+    )
+
+
+DiscoveryOption = Annotated[str, address_option("discovery")]
+ExtenderOption = Annotated[str, address_option("scheduler_extender")]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for an answer.")
 ]
@@ -67,14 +64,18 @@ class Endpoint:
     tls: Mapping[str, str]
 
 
-def find_endpoint(discovery: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
-    """Of discovery. Raise InvalidRequestError if nobody says where, UnavailableError if none runs there."""
-    return _find("discovery", discovery, directory, environ)
+def find_endpoint(service: str, given: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
+    """Of that service: the address given, else the one of the run in that directory.
 
-
-def find_extender(extender: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
-    """As `find_endpoint`, of the extender."""
-    return _find("scheduler_extender", extender, directory, environ)
+    Raise InvalidRequestError if the address is none, UnavailableError if nothing runs there.
+    """
+    if not given:
+        return _of_run(service, directory)
+    try:
+        tls = {name: value for name, value in environ.items() if name in _TLS_FILES}
+        return Endpoint(service, str(address(given)), tls)
+    except ValueError as error:
+        raise InvalidRequestError(f"--{ROSTER[service].short}: {error}") from None
 
 
 _TRANSPORT_WORDS = {
@@ -83,26 +84,15 @@ _TRANSPORT_WORDS = {
     "certificate": ": the TLS handshake failed, check the certificates",
     "dns": ": its name can't be resolved",
 }
-_OPTIONS = {"discovery": ("discovery", "--discovery"), "scheduler_extender": ("extender", "--extender")}
-
-
-def _find(service: str, given: str, directory: Path, environ: Mapping[str, str]) -> Endpoint:
-    if given:
-        try:
-            tls = {name: value for name, value in environ.items() if name in _TLS_FILES}
-            return Endpoint(service, str(address(given)), tls)
-        except ValueError as error:
-            raise InvalidRequestError(f"{_OPTIONS[service][1]}: {error}") from None
-    return _of_run(service, directory)
 
 
 def _of_run(service: str, directory: Path) -> Endpoint:
     # Imported here: it brings gRPC along, and `gpuloom --help` shall be quick.
     from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
 
-    spoken, option = _OPTIONS[service]
+    short = ROSTER[service].short
     path = directory / ENDPOINTS_FILE
-    instead = f"start one with `gpuloom run`, or name a cluster's {spoken} with {option}"
+    instead = f"start one with `gpuloom run`, or name a cluster's {short} with --{short}"
     try:
         document = orjson.loads(path.read_bytes())
         tls = {name: str(document[key]) for name, key in _TLS_FILES.items()}
@@ -110,7 +100,7 @@ def _of_run(service: str, directory: Path) -> Endpoint:
     except FileNotFoundError:
         raise UnavailableError(f"no mesh runs in {directory}: {instead}") from None
     except (KeyError, TypeError, ValueError):
-        raise InvalidRequestError(f"{path} is not what `gpuloom run` wrote; name {option}") from None
+        raise InvalidRequestError(f"{path} is not what `gpuloom run` wrote; name --{short}") from None
     if not is_in_use(directory):
         raise UnavailableError(f"no mesh runs in {directory}, the last run there has ended: {instead}")
     return endpoint

@@ -10,7 +10,8 @@ from rich.live import Live
 
 from gpuloom.cli.observation import MeshView, Observer
 from gpuloom.cli.screen import Frame, render
-from gpuloom.sim.mesh import MeshPlan
+from gpuloom.roster import Service
+from gpuloom.sim.mesh import MeshPlan, central
 
 
 class ProgressLines:
@@ -86,11 +87,15 @@ def addresses(plan: MeshPlan) -> dict[str, str]:
         "Pods": f"kubectl --kubeconfig {_shown(plan.directory.kubeconfig)} get pods -A",
         "GPU metrics": f"{plan.exporter_urls[0]} (other nodes: {endpoints})",
         "Kubernetes": plan.api_url,
-        "Extender": f"{plan.extender_url}/filter (mutual TLS), gRPC {plan.extender_grpc}",
-        "Discovery": f"gRPC {plan.discovery_grpc}",
+        **{row.short.capitalize(): _places(plan, row) for row in central(plan.roster)},
         "Metrics": f"{plan.metrics_urls['extender']} (other services: {endpoints})",
         "Logs": str(_shown(plan.directory.logs)),
     }
+
+
+def _places(plan: MeshPlan, row: Service) -> str:
+    """All but where it tells of itself."""
+    return ", ".join(f"{port.name} {plan.address(row.name, port.name)}" for port in row.own_ports)
 
 
 def _shown(path: Path) -> Path:

@@ -15,7 +15,7 @@ from gpuloom.cli.connection import (
     ExtenderOption,
     TimeoutOption,
     ask,
-    find_extender,
+    find_endpoint,
 )
 from gpuloom.cli.judgement_text import device_texts, judgement_lines, plural, score_lines
 from gpuloom.cli.output import Output, OutputOption
@@ -52,7 +52,7 @@ def explain_pod(
     can't be reached.
     """
     ref = parse_pod(pod)
-    endpoint = find_extender(extender, directory, os.environ)
+    endpoint = find_endpoint("scheduler_extender", extender, directory, os.environ)
     from gpuloom.clients.extender import explain  # noqa: PLC0415 - brings gRPC along
 
     explanation = ask(endpoint, lambda channel: explain(channel, ref, timeout))

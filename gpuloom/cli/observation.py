@@ -133,8 +133,8 @@ async def observe(
     rpc = RpcEnvironment(tls_files(plan.directory.certificates, "cli"), registry, clock)
     async with (
         KubeClient(KubeAccess(plan.api_url), clock) as client,
-        RpcChannel(rpc, plan.discovery_grpc, "discovery") as discovery,
-        RpcChannel(rpc, plan.extender_grpc, "scheduler_extender") as extender,
+        RpcChannel(rpc, plan.address("discovery"), "discovery") as discovery,
+        RpcChannel(rpc, plan.address("scheduler_extender"), "scheduler_extender") as extender,
     ):
         mirror = ClusterMirror(discovery, clock, MirrorOptions(with_usage=True))
         follower = DecisionFollower(extender, clock)

@@ -41,7 +41,7 @@ def status(
 
     Exits 0, or 3 if discovery can't be reached.
     """
-    snapshot = read_cluster(find_endpoint(discovery, directory, os.environ), timeout)
+    snapshot = read_cluster(find_endpoint("discovery", discovery, directory, os.environ), timeout)
     rows = sorted((node_row(facts) for facts in snapshot.nodes.values()), key=lambda row: row.node)
     totals = totals_of(rows)
     if output is Output.JSON:

@@ -40,7 +40,7 @@ def topology(
 
     Exits 0, 1 if there is no such node, 3 if discovery can't be reached.
     """
-    nodes = read_cluster(find_endpoint(discovery, directory, os.environ), timeout).nodes.values()
+    nodes = read_cluster(find_endpoint("discovery", discovery, directory, os.environ), timeout).nodes.values()
     shown = [_named(nodes, node)] if node else list(nodes)
     if output is Output.JSON:
         typer.echo(orjson.dumps(topology_document(shown), option=orjson.OPT_INDENT_2))

@@ -17,7 +17,7 @@ from gpuloom.cli.connection import (
     ExtenderOption,
     TimeoutOption,
     ask,
-    find_extender,
+    find_endpoint,
 )
 from gpuloom.cli.judgement_text import device_texts, judgement_lines, offer_lines
 from gpuloom.cli.manifests import MAX_BYTES, Manifest, read_manifest
@@ -63,7 +63,7 @@ def whatif(
     """
     manifest = read_manifest(_read(filename))
     count = _count(manifest, replicas)
-    endpoint = find_extender(extender, directory, os.environ)
+    endpoint = find_endpoint("scheduler_extender", extender, directory, os.environ)
     from gpuloom.clients.extender import what_if  # noqa: PLC0415 - brings gRPC along
 
     forecast = ask(endpoint, lambda channel: what_if(channel, manifest.pod_json, count, timeout))

@@ -1,5 +1,6 @@
 """What discovery knows of a node: proto <-> model."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuloom.codec.device import (
@@ -20,6 +21,12 @@ from gpuloom.v1 import discovery_pb2 as pb
 MAX_UNTRUSTED_REASONS = 32
 MAX_DETAILS = 256
 MAX_TAINTS = 256
+MAX_LABELS = 128
+MAX_LABEL_NAME_LENGTH = 317
+"""A DNS name, a slash and 63 characters, as Kubernetes allows."""
+MAX_LABEL_VALUE_LENGTH = 63
+MAX_ADDRESS_LENGTH = 300
+MAX_PROVIDER_ID_LENGTH = 1024
 MAX_ALLOCATIONS_PER_NODE = 4096
 MAX_DEVICES_PER_POD = 1024
 
@@ -39,6 +46,7 @@ def node_facts_from_proto(message: pb.NodeFacts) -> NodeFacts:
         place=_place_from_proto(message.place),
         allocations=tuple(_allocation_from_proto(entry) for entry in message.allocations),
         details=tuple(map(shortened, message.details)),
+        agent_address=_fitting(message.agent_address, MAX_ADDRESS_LENGTH, "address of its agent"),
     )
 
 
@@ -51,6 +59,7 @@ def node_facts_to_proto(facts: NodeFacts, *, with_usage: bool = True) -> pb.Node
         place=_place_to_proto(facts.place),
         allocations=[_allocation_to_proto(allocation) for allocation in facts.allocations],
         details=facts.details,
+        agent_address=facts.agent_address,
     )
 
 
@@ -70,6 +79,19 @@ def _place_from_proto(message: pb.NodePlace) -> NodePlace:
         ),
         cpu_milli=message.cpu_milli,
         memory_bytes=message.memory_bytes,
+        provider_id=_fitting(message.provider_id, MAX_PROVIDER_ID_LENGTH, "provider id"),
+        labels=_labels_from_proto(message.labels),
+    )
+
+
+def _labels_from_proto(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    _bound(len(labels), MAX_LABELS, "labels")
+    return tuple(
+        (
+            _fitting(name, MAX_LABEL_NAME_LENGTH, "name of a label"),
+            _fitting(labels[name], MAX_LABEL_VALUE_LENGTH, "value of a label"),
+        )
+        for name in sorted(labels)
     )
 
 
@@ -85,6 +107,8 @@ def _place_to_proto(place: NodePlace) -> pb.NodePlace:
         taints=[pb.Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in place.taints],
         cpu_milli=place.cpu_milli,
         memory_bytes=place.memory_bytes,
+        provider_id=place.provider_id,
+        labels=dict(place.labels),
     )
 
 
@@ -105,6 +129,12 @@ def _allocation_to_proto(allocation: PodAllocation) -> pb.PodAllocation:
         devices=[allocated_to_proto(device) for device in allocation.devices],
         advisory=allocation.advisory,
     )
+
+
+def _fitting(text: str, limit: int, what: str) -> str:
+    if len(text) > limit:
+        raise InvalidRequestError(f"the {what} has at most {limit} characters, not {len(text)}")
+    return text
 
 
 def _bound(count: int, limit: int, what: str) -> None:

@@ -21,7 +21,10 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Where a node is and what else it offers, as Kubernetes shows it. An empty text is not known."""
+    """Where a node is and what else it offers, as Kubernetes shows it. An empty text is not known.
+
+    `labels` are those that people select nodes by, by name.
+    """
 
     region: str = ""
     zone: str = ""
@@ -33,6 +36,8 @@ class NodePlace:
     taints: tuple[Taint, ...] = ()
     cpu_milli: int = 0
     memory_bytes: int = 0
+    provider_id: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,6 +63,7 @@ class NodeFacts:
     """What is known of one node, and why not to use it or a part of it if there is a reason.
 
     Reasons are constant texts, the same for the same cause everywhere; `details` name who and what.
+    `agent_address` is where its agent is followed, empty if it is not.
     """
 
     state: NodeState
@@ -66,6 +72,7 @@ class NodeFacts:
     place: NodePlace = NodePlace()
     allocations: tuple[PodAllocation, ...] = ()
     details: tuple[str, ...] = ()
+    agent_address: str = ""
 
     @property
     def trusted(self) -> bool:

@@ -20,12 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpuloom.errors import ConflictError, InvalidRequestError
+from gpuloom.roster import ROSTER
 from gpuloom.rpc.identity import checked_service_name, identity_uri, server_name
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import Clock
-
-KNOWN_SERVICES = ("node_agent", "discovery", "scheduler_extender", "cli", "kube_scheduler")
-"""kube_scheduler is no service of ours, but a client of the extender's HTTPS port."""
 
 _CA_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "GPULoom development CA")])
 _CA_LIFETIME = timedelta(days=3650)
@@ -38,7 +36,7 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 class CertificateOrder:
     """What to make. `hosts` are further DNS names or addresses that the certificates shall be good for."""
 
-    services: Sequence[str] = KNOWN_SERVICES
+    services: Sequence[str] = ROSTER.identities
     days: int = 30
     hosts: Sequence[str] = ()
 

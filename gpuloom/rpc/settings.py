@@ -1,4 +1,4 @@
-"""The settings of every service that speaks gRPC."""
+"""The certificates of everybody who speaks gRPC."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.config import setting
-from gpuloom.runtime.parsers import boolean, existing_file, text
+from gpuloom.runtime.parsers import boolean, existing_file
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,3 @@ class TlsConfig:
         if self.cert_file is None or self.key_file is None or self.ca_file is None:
             return None
         return TlsFiles(self.cert_file, self.key_file, self.ca_file)
-
-
-def grpc_host_setting() -> str:
-    return setting(
-        "GPULOOM_GRPC_HOST",
-        default="0.0.0.0",  # noqa: S104 - other services come from outside the pod
-        parse=text,
-        help="Address to serve gRPC on",
-    )

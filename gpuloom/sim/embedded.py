@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuloom.roster import ROSTER, Roster
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.audit import AuditReport, LiveAudit, audit
 from gpuloom.sim.cluster import plan_machines, with_mig_slices
@@ -47,14 +48,16 @@ class EmbeddedMesh:
 
 
 @asynccontextmanager
-async def open_mesh(options: MeshOptions, directory: Path, clock: Clock) -> AsyncIterator[EmbeddedMesh]:
+async def open_mesh(
+    options: MeshOptions, directory: Path, clock: Clock, roster: Roster = ROSTER
+) -> AsyncIterator[EmbeddedMesh]:
     """Everything on disk is made anew. Raise InvalidRequestError or ConflictError if it can't be there."""
     machines = with_mig_slices(plan_machines(options.nodes, options.seed))
     nodes = [machine.node for machine in machines]
     with open_run_directory(directory, nodes) as run_directory:
-        ports = assign_ports(nodes, free_ports(count_ports(nodes), random.Random()))
+        ports = assign_ports(nodes, free_ports(count_ports(nodes, roster), random.Random()), roster)
         environment = clean_environment(os.environ)
-        plan = MeshPlanner(options, run_directory, machines, ports, environment, clock).plan()
+        plan = MeshPlanner(options, run_directory, machines, ports, environment, clock, roster).plan()
         write_files(plan, clock)
         async with Supervisor(clock, keep_open=(run_directory.lock_descriptor,)) as supervisor:
             yield EmbeddedMesh(plan, supervisor)

@@ -15,7 +15,7 @@ from gpuloom.runtime.clock import Clock
 from gpuloom.sim.fault_plan import FaultKind, FaultPlan, PlannedFault
 from gpuloom.sim.load import Faults, GpuFault
 from gpuloom.sim.machine import Machine
-from gpuloom.sim.mesh import MeshPlan, agent_groups
+from gpuloom.sim.mesh import MeshPlan, agent_groups, agent_process, central
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +28,9 @@ class Processes(Protocol):
 
 def plan_faults(mesh: MeshPlan, seed: int) -> FaultPlan:
     """For the processes of that mesh."""
-    nodes = [machine.node for machine in mesh.machines]
-    alone = len(agent_groups(nodes)) == len(nodes)
-    agents = [f"agent-{node}" for node in nodes] if alone else []
-    return FaultPlan(mesh.machines, agents, ("discovery", "extender"), seed)
+    groups = agent_groups([machine.node for machine in mesh.machines])
+    alone = [agent_process(*group) for group in groups if len(group) == 1]
+    return FaultPlan(mesh.machines, alone, [row.short for row in central(mesh.roster)], seed)
 
 
 class FaultPlayer:

@@ -1,6 +1,7 @@
 """The embedded mesh: which processes run on this machine, with which arguments, ports and environment.
 
-Planning is pure; `write_files` alone touches the disk. Services are named by their modules, never imported.
+Services come from the roster, and are named by their modules, never imported. Planning is pure; `write_files`
+alone touches the disk.
 """
 
 import sys
@@ -11,6 +12,7 @@ import orjson
 import yaml
 
 from gpuloom.model.node import NodeMode
+from gpuloom.roster import GRPC, HTTP, ROSTER, Embedded, Kind, Roster, Service
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.child_process import Probe, ProcessSpec
@@ -20,15 +22,19 @@ from gpuloom.sim.ports import HOST
 from gpuloom.sim.probes import all_of, answers_ok, gpus_offered, nodes_registered
 from gpuloom.sim.run_directory import RunDirectory
 
-MOST_SINGLE_AGENTS = 16
-"""Up to so many nodes every agent is a process of its own; above, interpreters would be most of the load."""
+AGENT = ROSTER["node_agent"]
+EXPORTER = "exporter"
+SINGLE_AGENTS = 2
+"""So many agents are processes of their own, one of each mode, to be killed and silenced alone. The others
+share processes: an interpreter for each would be most of the load."""
+FLEET_SIZE = 32
 # Whoever watches a small run wants to see GPUs at work.
-LIVELY_USAGE = "2s"
+LIVELY_NODES = 16
+LIVELY_USAGE, QUIET_USAGE = "2s", "10s"
 # For leases and learned demand: a fresh cluster has no namespace of ours.
 SERVICE_NAMESPACE = "default"
-FLEET_SIZE = 32
 
-_SHARED_PORTS = 6
+_AGENT_PORTS = tuple(port.name for port in AGENT.ports if port.name != GRPC)
 _INHERITED = (
     "PATH",
     "HOME",
@@ -53,16 +59,16 @@ class MeshOptions:
 
 @dataclass(frozen=True, slots=True)
 class MeshPorts:
+    """`services`: of each but the agents, by service and name of the port.
+
+    `agents_grpc`: of each agent. `agents`: the others of each agent process, by name; there may be fewer of
+    these than agents.
+    """
+
     api: int
-    extender_https: int
-    extender_grpc: int
-    extender_http: int
-    discovery_grpc: int
-    discovery_http: int
+    services: Mapping[str, Mapping[str, int]]
     agents_grpc: tuple[int, ...]
-    agents_http: tuple[int, ...]
-    agents_exporter: tuple[int, ...]
-    """Of both one per agent process, of which there may be fewer than agents."""
+    agents: tuple[Mapping[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class MeshPlan:
     machines: tuple[MachineSpec, ...]
     ports: MeshPorts
     stages: tuple[tuple[ProcessSpec, ...], ...]
+    roster: Roster = ROSTER
 
     @property
     def api_url(self) -> str:
@@ -78,30 +85,24 @@ class MeshPlan:
 
     @property
     def extender_url(self) -> str:
-        return f"https://{HOST}:{self.ports.extender_https}"
+        return f"https://{self.address('scheduler_extender', 'https')}"
 
-    @property
-    def extender_grpc(self) -> str:
-        return f"{HOST}:{self.ports.extender_grpc}"
-
-    @property
-    def discovery_grpc(self) -> str:
-        return f"{HOST}:{self.ports.discovery_grpc}"
+    def address(self, service: str, port: str = GRPC) -> str:
+        return f"{HOST}:{self.ports.services[service][port]}"
 
     @property
     def metrics_urls(self) -> dict[str, str]:
         """By process; of the agents the first, because they are all alike."""
-        ports = {
-            "extender": self.ports.extender_http,
-            "discovery": self.ports.discovery_http,
-            "agent": self.ports.agents_http[0],
+        ports = {row.short: self.ports.services[row.name][HTTP] for row in central(self.roster)}
+        return {
+            name: f"{_url(port)}/metrics"
+            for name, port in {**ports, AGENT.short: self.ports.agents[0][HTTP]}.items()
         }
-        return {name: f"{_url(port)}/metrics" for name, port in ports.items()}
 
     @property
     def exporter_urls(self) -> tuple[str, ...]:
         """Where GPU metrics under DCGM's names are, one address per agent process."""
-        return tuple(f"{_url(port)}/metrics" for port in self.ports.agents_exporter)
+        return tuple(f"{_url(ports[EXPORTER])}/metrics" for ports in self.ports.agents)
 
     @property
     def modes(self) -> dict[str, NodeMode]:
@@ -109,30 +110,35 @@ class MeshPlan:
         return {machine.node: machine.mode for machine in self.machines}
 
 
+def central(roster: Roster) -> tuple[Service, ...]:
+    """The services of which a run has one process each: all but the agents."""
+    return tuple(row for row in roster if row.kind is not Kind.DAEMON)
+
+
 def agent_groups(nodes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The nodes whose agents share a process."""
-    size = 1 if len(nodes) <= MOST_SINGLE_AGENTS else FLEET_SIZE
-    return tuple(tuple(nodes[start : start + size]) for start in range(0, len(nodes), size))
+    alone, others = nodes[:SINGLE_AGENTS], nodes[SINGLE_AGENTS:]
+    shared = (tuple(others[start : start + FLEET_SIZE]) for start in range(0, len(others), FLEET_SIZE))
+    return (*((node,) for node in alone), *shared)
 
 
-def count_ports(nodes: Sequence[str]) -> int:
-    return _SHARED_PORTS + len(nodes) + 2 * len(agent_groups(nodes))
+def agent_process(node: str) -> str:
+    """The process of an agent that is alone in it."""
+    return f"{AGENT.short}-{node}"
 
 
-def assign_ports(nodes: Sequence[str], ports: Sequence[int]) -> MeshPorts:
-    api, extender_https, extender_grpc, extender_http, discovery_grpc, discovery_http, *agents = ports
-    processes = len(agent_groups(nodes))
-    http = len(nodes)
+def count_ports(nodes: Sequence[str], roster: Roster = ROSTER) -> int:
+    of_services = sum(len(row.ports) for row in central(roster))
+    return 1 + of_services + len(nodes) + len(_AGENT_PORTS) * len(agent_groups(nodes))
+
+
+def assign_ports(nodes: Sequence[str], ports: Sequence[int], roster: Roster = ROSTER) -> MeshPorts:
+    left = iter(ports)
     return MeshPorts(
-        api=api,
-        extender_https=extender_https,
-        extender_grpc=extender_grpc,
-        extender_http=extender_http,
-        discovery_grpc=discovery_grpc,
-        discovery_http=discovery_http,
-        agents_grpc=tuple(agents[: len(nodes)]),
-        agents_http=tuple(agents[http : http + processes]),
-        agents_exporter=tuple(agents[http + processes :]),
+        api=next(left),
+        services={row.name: {port.name: next(left) for port in row.ports} for row in central(roster)},
+        agents_grpc=tuple(next(left) for _ in nodes),
+        agents=tuple({name: next(left) for name in _AGENT_PORTS} for _ in agent_groups(nodes)),
     )
 
 
@@ -150,17 +156,19 @@ class MeshPlanner:
     ports: MeshPorts
     environment: Mapping[str, str]
     clock: Clock
+    roster: Roster = ROSTER
 
     def plan(self) -> MeshPlan:
         """Each stage needs the one before; whatever is in one stage starts together."""
         stages = (
             (self._api(),),
             (self._kubelets(), *self._agents()),
-            (self._discovery(), self._extender()),
+            # All at once: whoever finds another not yet there tries again.
+            tuple(self._central(row) for row in central(self.roster)),
             (self._scheduler(),),
             (self._workload(),),
         )
-        return MeshPlan(self.directory, self.machines, self.ports, stages)
+        return MeshPlan(self.directory, self.machines, self.ports, stages, self.roster)
 
     def _api(self) -> ProcessSpec:
         arguments = ("--port", str(self.ports.api), "--state", str(self.directory.api_state))
@@ -180,7 +188,7 @@ class MeshPlanner:
     def _scheduler(self) -> ProcessSpec:
         files = tls_files(self.directory.certificates, "kube_scheduler")
         arguments = (
-            *("--api", self._api_url, "--extender", f"https://{HOST}:{self.ports.extender_https}"),
+            *("--api", self._api_url, "--extender", self._extender_url),
             *("--ca", str(files.ca_file), "--cert", str(files.cert_file), "--key", str(files.key_file)),
             *("--seed", str(self.options.seed)),
         )
@@ -194,85 +202,80 @@ class MeshPlanner:
 
     def _agents(self) -> tuple[ProcessSpec, ...]:
         groups = agent_groups([machine.node for machine in self.machines])
-        make = self._agent if len(groups) == len(self.machines) else self._fleet
-        return tuple(make(index, group) for index, group in enumerate(groups))
+        return tuple(
+            self._agent(index, *group) if len(group) == 1 else self._fleet(index, group)
+            for index, group in enumerate(groups)
+        )
 
-    def _agent(self, index: int, group: tuple[str, ...]) -> ProcessSpec:
-        node = group[0]
+    def _agent(self, index: int, node: str) -> ProcessSpec:
+        place = [machine.node for machine in self.machines].index(node)
         settings = {
             "GPULOOM_NODE_NAME": node,
             "GPULOOM_AGENT_DRIVER": "simulated",
             "GPULOOM_AGENT_MACHINE_DIR": str(self.directory.machines / node),
-            "GPULOOM_GRPC_PORT": str(self.ports.agents_grpc[index]),
-            "GPULOOM_AGENT_USAGE_INTERVAL": LIVELY_USAGE,
-            **self._exporter(index),
         }
-        http_port = self.ports.agents_http[index]
-        return self._service(f"agent-{node}", "services.node_agent", settings, http_port)
+        ports = {**self.ports.agents[index], GRPC: self.ports.agents_grpc[place]}
+        return self._service(agent_process(node), AGENT, ports, settings)
 
     def _fleet(self, index: int, group: tuple[str, ...]) -> ProcessSpec:
         settings = {
             "GPULOOM_FLEET_MACHINES_DIR": str(self.directory.machines),
             "GPULOOM_FLEET_NODES": ",".join(group),
             "GPULOOM_AGENTS_FILE": str(self.directory.agents_file),
-            **self._exporter(index),
         }
-        name, http_port = f"agents-{index + 1}", self.ports.agents_http[index]
-        return self._service(name, "services.node_agent.fleet", settings, http_port)
+        spec = self._service(
+            f"{AGENT.short}s-{index - SINGLE_AGENTS + 1}", AGENT, self.ports.agents[index], settings
+        )
+        return replace(spec, argv=(*spec.argv[:-1], f"{AGENT.module}.fleet"))
 
-    def _exporter(self, index: int) -> dict[str, str]:
-        return {
-            "GPULOOM_AGENT_EXPORTER": "on",
-            "GPULOOM_AGENT_EXPORTER_PORT": str(self.ports.agents_exporter[index]),
-        }
-
-    def _discovery(self) -> ProcessSpec:
-        settings = {
-            "GPULOOM_AGENTS_FILE": str(self.directory.agents_file),
-            "GPULOOM_GRPC_PORT": str(self.ports.discovery_grpc),
-            "GPULOOM_DISCOVERY_USAGE_INTERVAL": LIVELY_USAGE,
-            "GPULOOM_DISCOVERY_LEASE_NAMESPACE": SERVICE_NAMESPACE,
-        }
-        spec = self._service("discovery", "services.discovery", settings, self.ports.discovery_http)
+    def _central(self, row: Service) -> ProcessSpec:
+        spec = self._service(row.short, row, self.ports.services[row.name], {})
+        if row.name != "discovery" or spec.ready is None:
+            return spec
         # What comes next counts on the GPUs that discovery writes to the nodes.
         offered = gpus_offered(self._api_url, len(self.machines), self.clock)
-        return replace(spec, ready=all_of(self._answers(self.ports.discovery_http), offered))
-
-    def _extender(self) -> ProcessSpec:
-        settings = {
-            "GPULOOM_EXTENDER_HOST": HOST,
-            # The simulated API has no admission.
-            "GPULOOM_EXTENDER_ADMISSION_POLICIES": "none",
-            "GPULOOM_EXTENDER_PORT": str(self.ports.extender_https),
-            "GPULOOM_DISCOVERY_ADDRESS": f"{HOST}:{self.ports.discovery_grpc}",
-            "GPULOOM_GRPC_PORT": str(self.ports.extender_grpc),
-            # Where the demand that it learned is kept.
-            "GPULOOM_EXTENDER_LEASE_NAMESPACE": SERVICE_NAMESPACE,
-        }
-        http_port = self.ports.extender_http
-        return self._service("extender", "services.scheduler_extender", settings, http_port)
+        return replace(spec, ready=all_of(spec.ready, offered))
 
     def _simulation(
         self, name: str, module: str, arguments: tuple[str, ...], ready: Probe | None = None
     ) -> ProcessSpec:
         return self._spec(name, (module, *arguments), self.environment, ready)
 
-    def _service(self, name: str, module: str, settings: Mapping[str, str], http_port: int) -> ProcessSpec:
+    def _service(
+        self, name: str, row: Service, ports: Mapping[str, int], settings: Mapping[str, str]
+    ) -> ProcessSpec:
+        """`ports` are those that are this process's own."""
         # The certificate is the service's, whatever the process is called.
-        identity = module.split(".")[1]
-        files = tls_files(self.directory.certificates, identity)
+        files = tls_files(self.directory.certificates, row.name)
         environment = {
             **self.environment,
             "GPULOOM_KUBECONFIG": str(self.directory.kubeconfig),
             "GPULOOM_TLS_CERT_FILE": str(files.cert_file),
             "GPULOOM_TLS_KEY_FILE": str(files.key_file),
             "GPULOOM_TLS_CA_FILE": str(files.ca_file),
-            "GPULOOM_GRPC_HOST": HOST,
-            "GPULOOM_HTTP_HOST": HOST,
-            "GPULOOM_HTTP_PORT": str(http_port),
+            **{port.host_setting: HOST for port in row.ports},
+            **{port.setting: str(ports[port.name]) for port in row.ports if port.name in ports},
+            **self._peers(row),
+            **{setting: value.format_map(self._known()) for setting, value in row.embedded.items()},
             **settings,
         }
-        return self._spec(name, (module,), environment, self._answers(http_port))
+        return self._spec(name, (row.module,), environment, self._answers(ports[HTTP]))
+
+    def _peers(self, row: Service) -> dict[str, str]:
+        """Where the services are that this one calls; agents are told by discovery, or by a file."""
+        return {
+            called.address_setting: f"{HOST}:{self.ports.services[called.name][GRPC]}"
+            for called in self.roster.called_by(row.name)
+            if called.kind is not Kind.DAEMON
+        }
+
+    def _known(self) -> dict[str, str]:
+        lively = len(self.machines) <= LIVELY_NODES
+        return {
+            Embedded.AGENTS_FILE: str(self.directory.agents_file),
+            Embedded.NAMESPACE: SERVICE_NAMESPACE,
+            Embedded.USAGE_INTERVAL: LIVELY_USAGE if lively else QUIET_USAGE,
+        }
 
     def _spec(
         self, name: str, command: tuple[str, ...], environment: Mapping[str, str], ready: Probe | None
@@ -285,7 +288,7 @@ class MeshPlanner:
             environment=environment,
             working_dir=self.directory.path,
             ready=ready,
-            critical=not name.startswith("agent"),
+            critical=not name.startswith(AGENT.short),
         )
 
     def _answers(self, port: int) -> Probe:
@@ -295,11 +298,15 @@ class MeshPlanner:
     def _api_url(self) -> str:
         return _url(self.ports.api)
 
+    @property
+    def _extender_url(self) -> str:
+        return f"https://{HOST}:{self.ports.services['scheduler_extender']['https']}"
+
 
 def write_files(plan: MeshPlan, clock: Clock) -> None:
     """Certificates, machines, and the files that tell the processes of each other."""
     directory = plan.directory
-    issue_development_certificates(directory.certificates, CertificateOrder(), clock)
+    issue_development_certificates(directory.certificates, CertificateOrder(plan.roster.identities), clock)
     create_machines(directory.machines, plan.machines)
     addresses = {
         machine.node: f"{HOST}:{port}"
@@ -314,8 +321,7 @@ def _endpoints(plan: MeshPlan) -> dict[str, object]:
     """Where the run's services are, for other commands and for people."""
     files = tls_files(plan.directory.certificates, "cli")
     return {
-        "discovery": plan.discovery_grpc,
-        "scheduler_extender": plan.extender_grpc,
+        **{row.name: plan.address(row.name) for row in central(plan.roster) if row.has_port(GRPC)},
         "certificate": str(files.cert_file),
         "key": str(files.key_file),
         "authority": str(files.ca_file),

@@ -25,13 +25,15 @@ _sym_db = _symbol_database.Default()
 from gpuloom.v1 import types_pb2 as gpuloom_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agpuloom/v1/discovery.proto\x12\ngpuloom.v1\x1a\x16gpuloom/v1/types.proto\",\n\x13WatchClusterRequest\x12\x15\n\rwithout_usage\x18\x01 \x01(\x08\"\xcc\x01\n\x14WatchClusterResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12\'\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x17.gpuloom.v1.ClusterPartH\x00\x12)\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x18.gpuloom.v1.ClusterDeltaH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"A\n\x0b\x43lusterPart\x12$\n\x05nodes\x18\x01 \x03(\x0b\x32\x15.gpuloom.v1.NodeFacts\x12\x0c\n\x04more\x18\x02 \x01(\x08\"O\n\x0c\x43lusterDelta\x12$\n\x05nodes\x18\x01 \x03(\x0b\x32\x15.gpuloom.v1.NodeFacts\x12\x19\n\x11removed_node_uids\x18\x02 \x03(\t\"\xdf\x01\n\tNodeFacts\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.gpuloom.v1.NodeState\x12\x19\n\x11untrusted_reasons\x18\x02 \x03(\t\x12*\n\x0b\x63losed_gpus\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.ClosedGpu\x12$\n\x05place\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.NodePlace\x12.\n\x0b\x61llocations\x18\x05 \x03(\x0b\x32\x19.gpuloom.v1.PodAllocation\x12\x0f\n\x07\x64\x65tails\x18\x06 \x03(\t\"-\n\tClosedGpu\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xdf\x01\n\tNodePlace\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\x0c\n\x04zone\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\x15\n\rnvlink_domain\x18\x04 \x01(\t\x12\x15\n\rcapacity_type\x18\x05 \x01(\t\x12\x15\n\rinstance_type\x18\x06 \x01(\t\x12\x15\n\runschedulable\x18\x07 \x01(\x08\x12!\n\x06taints\x18\x08 \x03(\x0b\x32\x11.gpuloom.v1.Taint\x12\x11\n\tcpu_milli\x18\t \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\n \x01(\x04\"3\n\x05Taint\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x03 \x01(\t\"\x83\x01\n\rPodAllocation\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x02 \x01(\t\x12,\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x10\n\x08\x61\x64visory\x18\x04 \x01(\x08\x32l\n\x10\x44iscoveryService\x12X\n\x0cWatchCluster\x12\x1f.gpuloom.v1.WatchClusterRequest\x1a .gpuloom.v1.WatchClusterResponse\"\x03\x90\x02\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agpuloom/v1/discovery.proto\x12\ngpuloom.v1\x1a\x16gpuloom/v1/types.proto\",\n\x13WatchClusterRequest\x12\x15\n\rwithout_usage\x18\x01 \x01(\x08\"\xcc\x01\n\x14WatchClusterResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12\'\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x17.gpuloom.v1.ClusterPartH\x00\x12)\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x18.gpuloom.v1.ClusterDeltaH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"A\n\x0b\x43lusterPart\x12$\n\x05nodes\x18\x01 \x03(\x0b\x32\x15.gpuloom.v1.NodeFacts\x12\x0c\n\x04more\x18\x02 \x01(\x08\"O\n\x0c\x43lusterDelta\x12$\n\x05nodes\x18\x01 \x03(\x0b\x32\x15.gpuloom.v1.NodeFacts\x12\x19\n\x11removed_node_uids\x18\x02 \x03(\t\"\xf6\x01\n\tNodeFacts\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.gpuloom.v1.NodeState\x12\x19\n\x11untrusted_reasons\x18\x02 \x03(\t\x12*\n\x0b\x63losed_gpus\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.ClosedGpu\x12$\n\x05place\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.NodePlace\x12.\n\x0b\x61llocations\x18\x05 \x03(\x0b\x32\x19.gpuloom.v1.PodAllocation\x12\x0f\n\x07\x64\x65tails\x18\x06 \x03(\t\x12\x15\n\ragent_address\x18\x1a \x01(\t\"-\n\tClosedGpu\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xd6\x02\n\tNodePlace\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\x0c\n\x04zone\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\x15\n\rnvlink_domain\x18\x04 \x01(\t\x12\x15\n\rcapacity_type\x18\x05 \x01(\t\x12\x15\n\rinstance_type\x18\x06 \x01(\t\x12\x15\n\runschedulable\x18\x07 \x01(\x08\x12!\n\x06taints\x18\x08 \x03(\x0b\x32\x11.gpuloom.v1.Taint\x12\x11\n\tcpu_milli\x18\t \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\n \x01(\x04\x12\x13\n\x0bprovider_id\x18\x1e \x01(\t\x12\x31\n\x06labels\x18\x1f \x03(\x0b\x32!.gpuloom.v1.NodePlace.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"3\n\x05Taint\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x03 \x01(\t\"\x83\x01\n\rPodAllocation\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x02 \x01(\t\x12,\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x1b.gpuloom.v1.AllocatedDevice\x12\x10\n\x08\x61\x64visory\x18\x04 \x01(\x08\x32l\n\x10\x44iscoveryService\x12X\n\x0cWatchCluster\x12\x1f.gpuloom.v1.WatchClusterRequest\x1a .gpuloom.v1.WatchClusterResponse\"\x03\x90\x02\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpuloom.v1.discovery_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_NODEPLACE_LABELSENTRY']._loaded_options = None
+  _globals['_NODEPLACE_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_DISCOVERYSERVICE'].methods_by_name['WatchCluster']._loaded_options = None
   _globals['_DISCOVERYSERVICE'].methods_by_name['WatchCluster']._serialized_options = b'\220\002\001'
   _globals['_WATCHCLUSTERREQUEST']._serialized_start=66
@@ -43,15 +45,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLUSTERDELTA']._serialized_start=386
   _globals['_CLUSTERDELTA']._serialized_end=465
   _globals['_NODEFACTS']._serialized_start=468
-  _globals['_NODEFACTS']._serialized_end=691
-  _globals['_CLOSEDGPU']._serialized_start=693
-  _globals['_CLOSEDGPU']._serialized_end=738
-  _globals['_NODEPLACE']._serialized_start=741
-  _globals['_NODEPLACE']._serialized_end=964
-  _globals['_TAINT']._serialized_start=966
-  _globals['_TAINT']._serialized_end=1017
-  _globals['_PODALLOCATION']._serialized_start=1020
-  _globals['_PODALLOCATION']._serialized_end=1151
-  _globals['_DISCOVERYSERVICE']._serialized_start=1153
-  _globals['_DISCOVERYSERVICE']._serialized_end=1261
+  _globals['_NODEFACTS']._serialized_end=714
+  _globals['_CLOSEDGPU']._serialized_start=716
+  _globals['_CLOSEDGPU']._serialized_end=761
+  _globals['_NODEPLACE']._serialized_start=764
+  _globals['_NODEPLACE']._serialized_end=1106
+  _globals['_NODEPLACE_LABELSENTRY']._serialized_start=1061
+  _globals['_NODEPLACE_LABELSENTRY']._serialized_end=1106
+  _globals['_TAINT']._serialized_start=1108
+  _globals['_TAINT']._serialized_end=1159
+  _globals['_PODALLOCATION']._serialized_start=1162
+  _globals['_PODALLOCATION']._serialized_end=1293
+  _globals['_DISCOVERYSERVICE']._serialized_start=1295
+  _globals['_DISCOVERYSERVICE']._serialized_end=1403
 # @@protoc_insertion_point(module_scope)

@@ -155,6 +155,11 @@ class NodeFacts(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     ALLOCATIONS_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
+    AGENT_ADDRESS_FIELD_NUMBER: _builtins.int
+    agent_address: _builtins.str
+    """host:port where discovery follows the node's agent now; whoever reads the agent itself goes there. Empty: it
+    follows none, or has no address for it yet. Says nothing about whether the agent answers.
+    """
     @_builtins.property
     def state(self) -> _types_pb2.NodeState:
         """What its agent said last."""
@@ -192,10 +197,11 @@ class NodeFacts(_message.Message):
         place: Global___NodePlace | None = ...,
         allocations: _abc.Iterable[Global___PodAllocation] | None = ...,
         details: _abc.Iterable[_builtins.str] | None = ...,
+        agent_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "closed_gpus", b"closed_gpus", "details", b"details", "place", b"place", "state", b"state", "untrusted_reasons", b"untrusted_reasons"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_address", b"agent_address", "allocations", b"allocations", "closed_gpus", b"closed_gpus", "details", b"details", "place", b"place", "state", b"state", "untrusted_reasons", b"untrusted_reasons"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -233,6 +239,26 @@ class NodePlace(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REGION_FIELD_NUMBER: _builtins.int
     ZONE_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
@@ -243,6 +269,8 @@ class NodePlace(_message.Message):
     TAINTS_FIELD_NUMBER: _builtins.int
     CPU_MILLI_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    PROVIDER_ID_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     region: _builtins.str
     """Region."""
     zone: _builtins.str
@@ -261,9 +289,17 @@ class NodePlace(_message.Message):
     """CPU that pods may use, in thousandths of a core."""
     memory_bytes: _builtins.int
     """Memory that pods may use."""
+    provider_id: _builtins.str
+    """The cloud's name of this very machine (spec.providerID), such as "aws:///us-east-1a/i-0abc"."""
     @_builtins.property
     def taints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Taint]:
         """Taints that keep pods away."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels that people select nodes by: all but those that only describe the machine for other programs (node
+        feature discovery, GPU operator). At most 128; of more, the first by name.
+        """
 
     def __init__(
         self,
@@ -278,10 +314,12 @@ class NodePlace(_message.Message):
         taints: _abc.Iterable[Global___Taint] | None = ...,
         cpu_milli: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
+        provider_id: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_type", b"capacity_type", "cpu_milli", b"cpu_milli", "instance_type", b"instance_type", "memory_bytes", b"memory_bytes", "nvlink_domain", b"nvlink_domain", "rack", b"rack", "region", b"region", "taints", b"taints", "unschedulable", b"unschedulable", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_type", b"capacity_type", "cpu_milli", b"cpu_milli", "instance_type", b"instance_type", "labels", b"labels", "memory_bytes", b"memory_bytes", "nvlink_domain", b"nvlink_domain", "provider_id", b"provider_id", "rack", b"rack", "region", b"region", "taints", b"taints", "unschedulable", b"unschedulable", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

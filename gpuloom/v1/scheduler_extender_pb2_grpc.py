@@ -85,7 +85,7 @@ class SchedulerExtenderServiceServicer:
 
     def WhatIf(self, request, context):
         """Where replicas of a pod would go, placed one after the other on a copy of what is free.
-        Only the leader answers. Callers: cli, autoscaler.
+        Only the leader answers. Callers: cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,7 @@ class SchedulerExtenderServiceStub:
     """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
     WhatIf: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]
     """Where replicas of a pod would go, placed one after the other on a copy of what is free.
-    Only the leader answers. Callers: cli, autoscaler.
+    Only the leader answers. Callers: cli.
     """
 
 @_typing.type_check_only
@@ -61,7 +61,7 @@ class SchedulerExtenderServiceAsyncStub(SchedulerExtenderServiceStub):
     """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
     WhatIf: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]  # type: ignore[assignment]
     """Where replicas of a pod would go, placed one after the other on a copy of what is free.
-    Only the leader answers. Callers: cli, autoscaler.
+    Only the leader answers. Callers: cli.
     """
 
 class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -100,7 +100,7 @@ class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_extender_pb2.WhatIfResponse, _abc.Awaitable[_scheduler_extender_pb2.WhatIfResponse]]:
         """Where replicas of a pod would go, placed one after the other on a copy of what is free.
-        Only the leader answers. Callers: cli, autoscaler.
+        Only the leader answers. Callers: cli.
         """
 
 def add_SchedulerExtenderServiceServicer_to_server(servicer: SchedulerExtenderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

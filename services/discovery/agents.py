@@ -27,9 +27,11 @@ class AgentSource(StrEnum):
 
 
 class Expectations(Protocol):
-    """Who is told of which nodes an agent is expected; the model."""
+    """Who is told of which nodes an agent is expected, and where it is; the model."""
 
     def expect_agent(self, name: str, now_s: float) -> None: ...
+
+    def locate_agent(self, name: str, address: str) -> None: ...
 
     def forget_agent(self, name: str) -> None: ...
 
@@ -65,6 +67,7 @@ class WantedAgents:
         self._addresses[name] = address
         if not is_known:
             self._model.expect_agent(name, self._clock.monotonic())
+        self._model.locate_agent(name, str(address) if address is not None else "")
         if address is not None:
             self._followers.follow(name, address)
         else:

@@ -8,7 +8,7 @@ from gpuloom.kube.listing import Selection
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.node import NodeState
 from gpuloom.rpc.environment import RpcEnvironment
-from gpuloom.rpc.server import RpcServer, ServerOptions
+from gpuloom.rpc.serving import Served, rpc_environment, serve
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.garbage import keep_out_of_the_way
@@ -36,7 +36,7 @@ _BOUND = Selection(field_selector="spec.nodeName!=")
 
 
 async def build(app: App, config: DiscoveryConfig) -> None:
-    rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
+    rpc = rpc_environment(app, config.grpc.tls)
     metrics = DiscoveryMetrics(app.registry)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     sources = Sources(client, app.clock, config)
@@ -57,11 +57,8 @@ async def build(app: App, config: DiscoveryConfig) -> None:
         model.on_publish(writer.observe)
     app.add_loop("publish", lambda: model.run(config.publish_interval_s))
     app.add_readiness("synced", lambda: model.unsynced_reason() or None)
-    server = RpcServer(rpc, config.grpc_host, config.grpc_port, ServerOptions(reflection=config.reflection))
     servicer = DiscoveryServer(model, config.heartbeat_interval_s, metrics)
-    server.add(servicer, add_to_server, SERVICE, ALLOWED_CALLERS)
-    await app.enter(server)
-    app.on_drain("grpc", lambda: server.drain(grace_s=2.0))
+    await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS))
 
 
 class Sources:

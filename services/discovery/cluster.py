@@ -54,6 +54,7 @@ class Changes:
 class _Agent:
     """When the agent of a node was expected and heard, by our own monotonic clock.
 
+    `address` is where it is followed, empty if it is not.
     `leaving`: nobody follows it any more. What it said holds as long as that of any agent that falls silent,
     because its successor mostly comes within that time.
     """
@@ -63,6 +64,7 @@ class _Agent:
     heard_s: float | None = None
     silent: bool = True
     leaving: bool = False
+    address: str = ""
 
     @property
     def voice(self) -> Voice:
@@ -147,12 +149,20 @@ class ClusterModel:
             self._heard.add(name)
         self._touched.add(name)
 
+    def locate_agent(self, name: str, address: str) -> None:
+        """The agent of this node is followed there from now on; empty: nowhere yet."""
+        agent = self._agents.get(name)
+        if agent is not None and agent.address != address:
+            agent.address = address
+            self._touched.add(name)
+
     def forget_agent(self, name: str) -> None:
         """Nobody follows it from now on; what it said last holds until its TTL is over."""
         agent = self._agents.get(name)
         if agent is None:
             return
         self._heard.discard(name)
+        self.locate_agent(name, "")
         if agent.silent:
             self._drop_agent(name)
         else:
@@ -269,7 +279,7 @@ class ClusterModel:
         if judgement.due_s is not None:
             self._graces.set(name, judgement.due_s)
         self._note(record, node, judgement.findings)
-        current = _facts(case, judgement)
+        current = _facts(case, judgement, agent.address if agent is not None else "")
         if current == record.published:
             return None
         record.published = current
@@ -322,7 +332,7 @@ def _case(node: ClusterNode, agent: _Agent | None, pods: Mapping[str, NodePod]) 
     return Case(node, agent.state, agent.voice, pods)
 
 
-def _facts(case: Case, judgement: Judgement) -> NodeFacts:
+def _facts(case: Case, judgement: Judgement, agent_address: str) -> NodeFacts:
     node, state = case.node, case.state
     if state is None:
         shown = NodeState(node.name, node.uid, node.mode, Delivery.UNKNOWN)
@@ -335,6 +345,7 @@ def _facts(case: Case, judgement: Judgement) -> NodeFacts:
         place=node.place,
         allocations=believed_allocations(case.pods.values(), node.uid),
         details=judgement.details,
+        agent_address=agent_address,
     )
 
 

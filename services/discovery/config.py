@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloom.kube.settings import KubeConfig
-from gpuloom.rpc.settings import TlsConfig, grpc_host_setting
+from gpuloom.roster import GRPC, ROSTER
+from gpuloom.rpc.serving import ServingConfig, grpc_group
 from gpuloom.runtime.config import group, setting
 from gpuloom.runtime.parsers import (
-    boolean,
     choice,
     comma_list,
     existing_file,
@@ -65,7 +65,7 @@ class DiscoveryConfig:
     )
     agent_port: int = setting(
         "GPULOOM_DISCOVERY_AGENT_PORT",
-        default=50052,
+        default=ROSTER["node_agent"].port(GRPC).number,
         parse=port,
         help="Port of the agents when their addresses come from Kubernetes",
     )
@@ -120,13 +120,8 @@ class DiscoveryConfig:
         parse=seconds,
         help="How long a stream may be silent",
     )
-    grpc_host: str = grpc_host_setting()
-    grpc_port: int = setting("GPULOOM_GRPC_PORT", default=50053, parse=port, help="Port to serve gRPC on")
-    reflection: bool = setting(
-        "GPULOOM_GRPC_REFLECTION", default=False, parse=boolean, help="Serve gRPC reflection"
-    )
+    grpc: ServingConfig = grpc_group("discovery")
     writer: WriterConfig = group(WriterConfig)
-    tls: TlsConfig = group(TlsConfig)
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)

@@ -8,7 +8,8 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.informer import Informer
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.rpc.environment import RpcEnvironment
-from gpuloom.rpc.server import RpcServer, ServerOptions
+from gpuloom.rpc.server import RpcServer
+from gpuloom.rpc.serving import Served, ServingConfig, serve
 from gpuloom.runtime.app import App
 from gpuloom.sim.machine import Machine
 from gpuloom.v1 import node_agent_pb2
@@ -46,6 +47,7 @@ SERVICE = node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgentService"]
 
 _DELIVERY = {NodeMode.NVIDIA: Delivery.DEVICE_PLUGIN, NodeMode.GPULOOM: Delivery.NRI}
 _LATE_LOOKS = 10
+DRAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,7 @@ async def surround(
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    grpc_host: str
-    grpc_port: int
-    reflection: bool
+    grpc: ServingConfig
     timing: Timing
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
     spot: SpotConfig = field(default_factory=SpotConfig)
@@ -156,14 +156,10 @@ async def add_agent_of(around: Surroundings, parts: Parts, options: AgentOptions
 
 
 async def _serve(around: Surroundings, node: Node, lister: ProcessLister, options: AgentOptions) -> RpcServer:
-    server = RpcServer(
-        around.rpc, options.grpc_host, options.grpc_port, ServerOptions(reflection=options.reflection)
-    )
     servicer = NodeAgentServer(node, lister, options.timing.heartbeat_interval_s, around.metrics)
-    server.add(servicer, add_NodeAgentServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
-    await around.app.enter(server)
-    around.app.on_drain(f"grpc {node.state.node_name}", lambda: server.drain(grace_s=1.0))
-    return server
+    served = Served(servicer, add_NodeAgentServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
+    name = f"grpc {node.state.node_name}"
+    return await serve(around.app, options.grpc, around.rpc, served, name=name, drain_s=DRAIN_S)
 
 
 def _not_looked(node: Node) -> str | None:

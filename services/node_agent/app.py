@@ -9,7 +9,7 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.node import Delivery, NodeMode
-from gpuloom.rpc.environment import RpcEnvironment
+from gpuloom.rpc.serving import rpc_environment
 from gpuloom.runtime.app import App
 from services.node_agent.adapters.kubelet import PodResourcesKubelet
 from services.node_agent.agent import (
@@ -36,16 +36,14 @@ _FIRST_DELIVERY = {NodeMode.NVIDIA: Delivery.DEVICE_PLUGIN, NodeMode.GPULOOM: De
 
 
 async def build(app: App, config: AgentConfig) -> None:
-    rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
+    rpc = rpc_environment(app, config.grpc.tls)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     nodes = Informer(client, NODES, app.clock, _only(f"metadata.name={config.node_name}"))
     pods = Informer(client, PODS, app.clock, _only(f"spec.nodeName={config.node_name}"))
     simulated = config.driver is Driver.SIMULATED
     sources = Sources(client, nodes, pods)
     around = await surround(app, rpc, sources, config.exporter, simulated=simulated)
-    options = AgentOptions(
-        config.grpc_host, config.grpc_port, config.reflection, config.timing, config.delivery, config.spot
-    )
+    options = AgentOptions(config.grpc, config.timing, config.delivery, config.spot)
     if config.driver is Driver.NVML:
         await add_agent_of(around, await _nvml_parts(app, config), options)
         return

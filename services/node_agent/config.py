@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gpuloom.kube.settings import KubeConfig
 from gpuloom.model.node import NodeMode
-from gpuloom.rpc.settings import TlsConfig, grpc_host_setting
+from gpuloom.rpc.serving import ServingConfig, grpc_group
 from gpuloom.runtime.config import REQUIRED, group, setting
-from gpuloom.runtime.parsers import boolean, choice, comma_list, port, seconds, text
+from gpuloom.runtime.parsers import choice, comma_list, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.node_agent.claims import GPU_DRIVERS
 from services.node_agent.delivery.config import DeliveryConfig
@@ -127,15 +127,10 @@ class AgentConfig:
         "nvml; without it they are forgotten at every restart",
     )
     timing: Timing = group(Timing)
-    grpc_host: str = grpc_host_setting()
-    grpc_port: int = setting("GPULOOM_GRPC_PORT", default=50052, parse=port, help="Port to serve gRPC on")
-    reflection: bool = setting(
-        "GPULOOM_GRPC_REFLECTION", default=False, parse=boolean, help="Serve gRPC reflection"
-    )
+    grpc: ServingConfig = grpc_group("node_agent")
     delivery: DeliveryConfig = group(DeliveryConfig)
     exporter: ExporterConfig = group(ExporterConfig)
     spot: SpotConfig = group(SpotConfig)
-    tls: TlsConfig = group(TlsConfig)
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)

@@ -14,7 +14,7 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.kube.settings import KubeConfig
-from gpuloom.rpc.environment import RpcEnvironment
+from gpuloom.rpc.serving import ServingConfig, rpc_environment
 from gpuloom.rpc.settings import TlsConfig
 from gpuloom.runtime.app import App
 from gpuloom.runtime.config import REQUIRED, group, setting
@@ -57,7 +57,7 @@ class FleetConfig:
 
 
 async def build(app: App, config: FleetConfig) -> None:
-    rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
+    rpc = rpc_environment(app, config.tls)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     nodes, pods = Informer(client, NODES, app.clock), Informer(client, PODS, app.clock)
     sources = Sources(client, nodes, pods)
@@ -67,7 +67,8 @@ async def build(app: App, config: FleetConfig) -> None:
         address = addresses.get(name)
         if address is None:
             raise InvalidRequestError(f"{config.agents_file} has no address for node {name}")
-        options = AgentOptions(address.host, address.port, False, config.timing, spot=config.spot)
+        grpc = ServingConfig(host=address.host, port=address.port, tls=config.tls)
+        options = AgentOptions(grpc, config.timing, spot=config.spot)
         await add_agent(around, open_machine(config.machines_dir / name, name), options)
 
 

@@ -13,10 +13,11 @@ from gpuloom.kube.leader import LeaderElector
 from gpuloom.kube.resources import NODES
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
-from gpuloom.rpc.server import RpcServer, ServerOptions
+from gpuloom.rpc.serving import Served, rpc_environment, serve
 from gpuloom.rpc.tls import server_ssl_context
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.runtime.garbage import keep_out_of_the_way
 from gpuloom.v1 import scheduler_extender_pb2
 from gpuloom.v1.scheduler_extender_pb2_grpc import add_SchedulerExtenderServiceServicer_to_server
@@ -38,7 +39,6 @@ from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.comparison import Comparison
 from services.scheduler_extender.config import ExtenderConfig
 from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.failpoints import HeldBinder
 from services.scheduler_extender.freshness import Freshness
 from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
 from services.scheduler_extender.inquiries import Inquiries, Records
@@ -47,7 +47,7 @@ from services.scheduler_extender.learning import Learning
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.outcomes import Outcomes
-from services.scheduler_extender.ports import Badge, Binder
+from services.scheduler_extender.ports import Badge
 from services.scheduler_extender.power import Office, Power
 from services.scheduler_extender.quarantine import Quarantine
 from services.scheduler_extender.schedulers import SchedulerNames
@@ -66,7 +66,7 @@ WARM_CONNECTIONS = 8
 
 
 async def build(app: App, config: ExtenderConfig) -> None:
-    rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
+    rpc = rpc_environment(app, config.grpc.tls)
     metrics = ExtenderMetrics(app.registry)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     await client.warm(WARM_CONNECTIONS, timeout_s=2.0)
@@ -89,7 +89,8 @@ async def build(app: App, config: ExtenderConfig) -> None:
     )
     quarantine, marker = Quarantine(chance=random.random), KubernetesMarker(client)
     pods = KubernetesPods(feed.informer, client)
-    binder = WatchedBinder(_binder(config, client, app.clock), quarantine, pods, app.clock)
+    failpoints = Failpoints(config.failpoints.points, app.clock)
+    binder = WatchedBinder(KubernetesBinder(client, failpoints), quarantine, pods, app.clock)
     bindings = Bindings(bench, pods, binder, config.bind_timeout_s, power)
     waker = Waker(state, marker, app.clock, metrics, power.is_leader)
     releases = ReleaseWatch(quarantine, marker, app.clock, sources.nodes, power.is_leader)
@@ -121,7 +122,9 @@ async def build(app: App, config: ExtenderConfig) -> None:
         policies.note,
     )
     inquiries = Inquiries(records, Judge(outcomes, bench.prices), power.unready_reason, app.clock)
-    await _serve_grpc(app, config, rpc, SchedulerExtenderServer(state.ledger, bench.decisions, inquiries))
+    servicer = SchedulerExtenderServer(state.ledger, bench.decisions, inquiries)
+    add_to_server = add_SchedulerExtenderServiceServicer_to_server
+    await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS))
     if contested:
         # Drained first, being last: whoever takes over should not wait for readers to hang up.
         app.on_drain("leadership", power.step_down)
@@ -184,28 +187,12 @@ def _office(settings: ExtenderConfig, client: KubeClient, sources: Sources, cloc
     return Office(elector, fence, badge, lambda: lease.holder, contested=True)
 
 
-def _binder(config: ExtenderConfig, client: KubeClient, clock: Clock) -> Binder:
-    binder: Binder = KubernetesBinder(client)
-    for point in config.failpoints.points:
-        binder = HeldBinder(binder, point, clock)
-    return binder
-
-
 def _https(config: ExtenderConfig, rpc: RpcEnvironment) -> HttpsOptions:
     host, port, certificates = config.https_host, config.https_port, rpc.certificates
     if certificates is None:
         return HttpsOptions(host, port, None, check_identity=False)
     tls = server_ssl_context(certificates, config.client_certificate)
     return HttpsOptions(host, port, tls, check_identity=config.client_certificate)
-
-
-async def _serve_grpc(
-    app: App, config: ExtenderConfig, rpc: RpcEnvironment, servicer: SchedulerExtenderServer
-) -> None:
-    server = RpcServer(rpc, config.grpc_host, config.grpc_port, ServerOptions(reflection=config.reflection))
-    server.add(servicer, add_SchedulerExtenderServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
-    await app.enter(server)
-    app.on_drain("grpc", lambda: server.drain(grace_s=2.0))
 
 
 async def _settle(bindings: Bindings, clock: Clock) -> None:

@@ -7,11 +7,12 @@ from gpuloom.kube.leader import LeaderSettings
 from gpuloom.kube.objects import ObjectKey
 from gpuloom.kube.settings import KubeConfig
 from gpuloom.placement.score import ScoreWeights
-from gpuloom.rpc.settings import TlsConfig, grpc_host_setting
-from gpuloom.runtime.config import REQUIRED, group, setting
+from gpuloom.roster import ROSTER
+from gpuloom.rpc.serving import ServingConfig, grpc_group, peer_setting
+from gpuloom.runtime.config import group, setting
+from gpuloom.runtime.failpoints import FailpointsConfig, failpoints_group
 from gpuloom.runtime.parsers import (
     Address,
-    address,
     boolean,
     comma_list,
     integer,
@@ -20,8 +21,8 @@ from gpuloom.runtime.parsers import (
     text,
 )
 from gpuloom.runtime.settings import HttpConfig, LogConfig
+from services.scheduler_extender.adapters.kubernetes import BIND_BEFORE_POST
 from services.scheduler_extender.binding import LEAST_TIMEOUT_S
-from services.scheduler_extender.failpoints import Failpoint, failpoint
 from services.scheduler_extender.takeover import Patience
 
 _WEIGHT = integer(0, 1000)
@@ -120,30 +121,8 @@ class LeadershipConfig:
 
 
 @dataclass(frozen=True)
-class FailpointsConfig:
-    points: tuple[Failpoint, ...] = setting(
-        "GPULOOM_FAILPOINTS",
-        default=(),
-        parse=comma_list(failpoint),
-        help="For tests: where to hold this process up, as bind-before-post=stop or bind-before-post=30s",
-    )
-    allowed: bool = setting(
-        "GPULOOM_FAILPOINTS_ALLOWED",
-        default=False,
-        parse=boolean,
-        help="Must be true for GPULOOM_FAILPOINTS to be accepted",
-    )
-
-    def problems(self) -> Iterable[str]:
-        if self.points and not self.allowed:
-            yield "GPULOOM_FAILPOINTS is for tests only and needs GPULOOM_FAILPOINTS_ALLOWED=true"
-
-
-@dataclass(frozen=True)
 class ExtenderConfig:
-    discovery_address: Address = setting(
-        "GPULOOM_DISCOVERY_ADDRESS", default=REQUIRED, parse=address, help="host:port of discovery"
-    )
+    discovery_address: Address = peer_setting("discovery")
     https_host: str = setting(
         "GPULOOM_EXTENDER_HOST",
         default="0.0.0.0",  # noqa: S104 - kube-scheduler comes from outside the pod
@@ -151,7 +130,10 @@ class ExtenderConfig:
         help="Address to serve kube-scheduler on",
     )
     https_port: int = setting(
-        "GPULOOM_EXTENDER_PORT", default=8443, parse=port, help="Port to serve kube-scheduler on (HTTPS)"
+        "GPULOOM_EXTENDER_PORT",
+        default=ROSTER["scheduler_extender"].port("https").number,
+        parse=port,
+        help="Port to serve kube-scheduler on (HTTPS)",
     )
     client_certificate: bool = setting(
         "GPULOOM_EXTENDER_CLIENT_CERTIFICATE",
@@ -213,13 +195,8 @@ class ExtenderConfig:
     )
     weights: WeightsConfig = group(WeightsConfig)
     leadership: LeadershipConfig = group(LeadershipConfig)
-    failpoints: FailpointsConfig = group(FailpointsConfig)
-    grpc_host: str = grpc_host_setting()
-    grpc_port: int = setting("GPULOOM_GRPC_PORT", default=50058, parse=port, help="Port to serve gRPC on")
-    reflection: bool = setting(
-        "GPULOOM_GRPC_REFLECTION", default=False, parse=boolean, help="Serve gRPC reflection"
-    )
-    tls: TlsConfig = group(TlsConfig)
+    failpoints: FailpointsConfig = failpoints_group(BIND_BEFORE_POST)
+    grpc: ServingConfig = grpc_group("scheduler_extender")
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)

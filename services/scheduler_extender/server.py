@@ -22,7 +22,7 @@ ALLOWED_CALLERS = {
     "WatchDecisions": frozenset({"cli"}),
     "ListAllocations": frozenset({"cli"}),
     "Explain": frozenset({"cli"}),
-    "WhatIf": frozenset({"cli", "autoscaler"}),
+    "WhatIf": frozenset({"cli"}),
 }
 
 HEARTBEAT_S = 5.0

@@ -24,6 +24,7 @@ from gpuloom.cli.scheduler_config import (
 from gpuloom.errors import GpuloomError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.resources import NODES
+from gpuloom.roster import ROSTER
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.audit import AuditReport, audit
@@ -39,7 +40,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.shared import DEPLOY
 
 NAMESPACE = "gpuloom-system"
-ACCOUNTS = ("node-agent", "discovery", "scheduler-extender", "scheduler")
+ACCOUNTS = (*(service.name.replace("_", "-") for service in ROSTER), "scheduler")
 MAX_PUBLISH_DELAY_S = 3.0
 NODES_LOOKED_AT_A_SECOND = 100
 """All agents are in one process here, and a thousand that look every second leave others half the machine."""

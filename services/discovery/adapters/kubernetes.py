@@ -2,9 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from gpuloom.codec.facts import MAX_TAINTS
+from gpuloom.codec.facts import (
+    MAX_LABEL_NAME_LENGTH,
+    MAX_LABEL_VALUE_LENGTH,
+    MAX_LABELS,
+    MAX_PROVIDER_ID_LENGTH,
+    MAX_TAINTS,
+)
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
 from gpuloom.kube.parse import quantity_milli, quantity_value
@@ -28,6 +35,15 @@ _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernet
 _ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _MODES = {mode.value: mode for mode in (NodeMode.NVIDIA, NodeMode.GPULOOM)}
+# Dozens a node, for other programs: nobody selects by them, and some change at every start of their writer.
+_DESCRIPTIVE_LABELS = (
+    "feature.node.kubernetes.io/",
+    "beta.kubernetes.io/",
+    "failure-domain.beta.kubernetes.io/",
+    "nvidia.com/cuda.",
+    "nvidia.com/gfd.",
+    "nvidia.com/gpu.deploy.",
+)
 
 _SPOT, _ON_DEMAND, _RESERVED = "spot", "on-demand", "reserved"
 _PAID = {_SPOT: _SPOT, _ON_DEMAND: _ON_DEMAND, _RESERVED: _RESERVED}
@@ -117,7 +133,28 @@ def _place(
         ),
         cpu_milli=_known(allocatable.get("cpu"), quantity_milli),
         memory_bytes=_known(allocatable.get("memory"), quantity_value),
+        provider_id=_provider_id(spec),
+        labels=_selectable(labels),
     )
+
+
+def _provider_id(spec: JsonObject) -> str:
+    """Half of a name would be another machine's."""
+    name = _first(spec, "providerID")
+    return name if len(name) <= MAX_PROVIDER_ID_LENGTH else ""
+
+
+def _selectable(labels: JsonObject) -> tuple[tuple[str, str], ...]:
+    chosen = (
+        (name, value)
+        for name, value in sorted(labels.items())
+        if isinstance(value, str)
+        and not name.startswith(_DESCRIPTIVE_LABELS)
+        # The API server allows no others; a reader would refuse the whole node for one.
+        and len(name) <= MAX_LABEL_NAME_LENGTH
+        and len(value) <= MAX_LABEL_VALUE_LENGTH
+    )
+    return tuple(islice(chosen, MAX_LABELS))
 
 
 def _capacity_type(labels: JsonObject) -> str:

@@ -6,6 +6,10 @@ from gpuloom.kube.informer import Informer
 from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, ANNOTATION_EPOCH
+from gpuloom.runtime.failpoints import Failpoints
+
+BIND_BEFORE_POST = "bind-before-post"
+"""A failpoint: the devices are chosen and held and the lease was checked; the Binding is not sent yet."""
 
 
 class KubernetesPods:
@@ -42,8 +46,10 @@ class KubernetesMarker:
 
 
 class KubernetesBinder:
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, failpoints: Failpoints) -> None:
         self._client = client
+        self._failpoints = failpoints
 
     async def bind(self, binding: PodBinding, *, timeout_s: float) -> None:
+        await self._failpoints.reach(BIND_BEFORE_POST)
         await self._client.bind(binding, timeout_s=timeout_s)

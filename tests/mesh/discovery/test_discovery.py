@@ -5,6 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gpuloom.clients.agent_directory import AgentDirectory, AgentPlace
 from gpuloom.codec.allocation import encode_allocation
 from gpuloom.errors import NotAllowedError
 from gpuloom.model.allocation import AllocatedDevice, Allocation
@@ -14,6 +15,7 @@ from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import open_stream
 from gpuloom.rpc.dev_ca import tls_files
+from gpuloom.runtime.parsers import Address
 from gpuloom.sim.kubeapi import subresources
 from gpuloom.sim.kubeapi.deletion import DeleteOptions
 from gpuloom.sim.kubeapi.store import STATUS
@@ -126,13 +128,17 @@ async def test_agents_are_found_by_their_own_pods(tmp_path: Path) -> None:
         mirror = await mesh.mirror(await discovery_with(mesh, DISCOVERY_AGENT_PORT=str(agent.port)))
         await until(lambda: uid in mirror.snapshot().nodes)
         without = facts_of(mirror, uid).untrusted_reasons
+        directory = AgentDirectory(mirror)
 
         add_agent_pod(mesh, "agent-1", "n1")
         await until(lambda: trusted(mirror, uid))
+        listed = dict(directory.places)
         mesh.api.store.delete("pods", "agent-1", namespace="gpuloom-system", options=AT_ONCE)
+        await until(lambda: not directory.places)
         await until(lambda: not trusted(mirror, uid))
 
         assert without == (NOT_HEARD,)
+        assert listed == {uid: AgentPlace("n1", Address("127.0.0.1", agent.port))}
 
 
 async def test_what_pods_were_given_is_shown_and_a_copied_allocation_closes_its_gpu(tmp_path: Path) -> None:

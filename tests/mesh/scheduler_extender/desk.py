@@ -13,6 +13,7 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import NodeMode
 from gpuloom.runtime.clock import SystemClock
+from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.sim.kubeapi import SimKubeApi
 from services.scheduler_extender.adapters.kubernetes import KubernetesBinder, KubernetesPods
 from services.scheduler_extender.binding import Bench, Bindings
@@ -40,7 +41,7 @@ class Desk:
         self._pods.on_change(self.state.observe_pod)
         self._tasks: list[asyncio.Task[None]] = []
         pods = KubernetesPods(self._pods, client)
-        self.bindings = Bindings(self.bench, pods, KubernetesBinder(client), timeout_s)
+        self.bindings = Bindings(self.bench, pods, KubernetesBinder(client, Failpoints((), clock)), timeout_s)
 
     async def follow(self) -> None:
         """Let the informers go on, and wait until they are there."""

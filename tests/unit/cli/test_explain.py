@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gpuloom.cli.connection import find_extender
+from gpuloom.cli.connection import find_endpoint
 from gpuloom.cli.explain import explanation_lines, parse_pod
 from gpuloom.cli.main import exit_code_of
 from gpuloom.cli.whatif import forecast_lines, is_fine
@@ -168,7 +168,7 @@ def test_the_extender_of_a_run_is_found_in_its_directory(tmp_path: Path) -> None
     with open_run_directory(tmp_path, ["n1"]) as directory:
         directory.endpoints_file.write_bytes(orjson.dumps(document))
 
-        found = find_extender("", tmp_path, {})
+        found = find_endpoint("scheduler_extender", "", tmp_path, {})
 
     assert (found.service, found.address) == ("scheduler_extender", "127.0.0.1:2")
     assert found.tls["GPULOOM_TLS_CERT_FILE"] == "c"

@@ -96,7 +96,7 @@ def test_while_a_run_has_its_directory_its_addresses_are_used(tmp_path: Path) ->
         endpoints = dict.fromkeys(("discovery", "certificate", "key", "authority"), "127.0.0.1:1")
         directory.endpoints_file.write_text(json.dumps(endpoints))
 
-        assert find_endpoint("", directory.path, {}).address == "127.0.0.1:1"
+        assert find_endpoint("discovery", "", directory.path, {}).address == "127.0.0.1:1"
 
 
 def test_a_directory_of_somebody_else_is_a_usage_error(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from gpuloom.codec.device import MAX_PODS_PER_NODE, MAX_TEXT_LENGTH
-from gpuloom.codec.facts import MAX_UNTRUSTED_REASONS, node_facts_from_proto, node_facts_to_proto
+from gpuloom.codec.facts import MAX_LABELS, MAX_UNTRUSTED_REASONS, node_facts_from_proto, node_facts_to_proto
 from gpuloom.codec.node import (
     apply_node_delta,
     node_delta_to_proto,
@@ -152,10 +152,22 @@ def test_readings_of_gpus_that_are_not_there_can_not_pile_up() -> None:
         apply_node_delta(state, NodeStateDelta(usage=[pb.GpuUsage(gpu_uuid="GPU-x")]))
 
 
-def test_more_reasons_than_any_node_has_are_refused() -> None:
-    message = discovery_pb2.NodeFacts(
-        state=pb.NodeState(node_name="n1"), untrusted_reasons=["why"] * (MAX_UNTRUSTED_REASONS + 1)
-    )
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        discovery_pb2.NodeFacts(untrusted_reasons=["why"] * (MAX_UNTRUSTED_REASONS + 1)),
+        discovery_pb2.NodeFacts(agent_address="x" * 301),
+        discovery_pb2.NodeFacts(place=discovery_pb2.NodePlace(provider_id="x" * 1025)),
+        discovery_pb2.NodeFacts(place=discovery_pb2.NodePlace(labels={"team": "x" * 64})),
+        discovery_pb2.NodeFacts(place=discovery_pb2.NodePlace(labels={"x" * 318: ""})),
+        discovery_pb2.NodeFacts(
+            place=discovery_pb2.NodePlace(labels={str(number): "" for number in range(MAX_LABELS + 1)})
+        ),
+    ],
+)
+def test_more_than_any_node_has_is_refused(beyond: discovery_pb2.NodeFacts) -> None:
+    message = discovery_pb2.NodeFacts(state=pb.NodeState(node_name="n1"))
+    message.MergeFrom(beyond)
 
     with pytest.raises(InvalidRequestError, match="at most"):
         node_facts_from_proto(message)

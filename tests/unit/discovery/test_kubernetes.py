@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from gpuloom.codec.allocation import encode_allocation
+from gpuloom.codec.facts import MAX_LABELS
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.node import NodeMode
 from gpuloom.model.snapshot import NodePlace, Taint
@@ -46,7 +47,7 @@ def test_the_place_of_a_node_is_read_from_its_labels_and_spec() -> None:
         "karpenter.sh/capacity-type": "on-demand",
     }
     taints = [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"key": "k", "effect": "NoExecute"}]
-    spec = {"unschedulable": True, "taints": taints}
+    spec = {"unschedulable": True, "taints": taints, "providerID": "aws:///r1-a/i-0abc"}
 
     place = cluster_node(
         a_node_object(labels=labels, spec=spec, offers={"cpu": "191500m", "memory": "2Ti"})
@@ -63,7 +64,30 @@ def test_the_place_of_a_node_is_read_from_its_labels_and_spec() -> None:
         taints=(Taint("gpu", "yes", "NoSchedule"), Taint("k", "", "NoExecute")),
         cpu_milli=191500,
         memory_bytes=2 * 2**40,
+        provider_id="aws:///r1-a/i-0abc",
+        labels=tuple(sorted(labels.items())),
     )
+
+
+def test_of_many_labels_those_are_told_that_people_select_by() -> None:
+    described = {
+        "feature.node.kubernetes.io/cpu-cpuid.AVX": "true",
+        "nvidia.com/gfd.timestamp": "1",
+        "nvidia.com/gpu.deploy.dcgm": "true",
+    }
+    chosen = {"nvidia.com/gpu.product": "NVIDIA-H100", "team": "ml"}
+    many = {f"zz/{number:03}": "" for number in range(MAX_LABELS)}
+
+    few, cut = (cluster_node(a_node_object(labels=described | chosen | more)).place for more in ({}, many))
+
+    assert dict(few.labels) == chosen
+    assert len(cut.labels) == MAX_LABELS
+    assert chosen.items() <= dict(cut.labels).items()
+
+
+@pytest.mark.parametrize("spec", [{}, {"providerID": "x" * 2000}, {"providerID": 7}])
+def test_a_machine_whose_name_cant_be_told_has_none(spec: dict[str, Any]) -> None:
+    assert cluster_node(a_node_object(spec=spec)).place.provider_id == ""
 
 
 def test_rack_and_nvlink_domain_are_read_from_the_labels_that_are_set() -> None:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from gpuloom.cli.certs import register
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError
+from gpuloom.roster import ROSTER
 from gpuloom.rpc.dev_ca import (
-    KNOWN_SERVICES,
     CertificateOrder,
     issue_development_certificates,
     tls_files,
@@ -226,7 +226,7 @@ def test_the_command_makes_all_and_says_how_to_use_them(tmp_path: Path) -> None:
     code, output = run("--out", str(tmp_path / "certs"))
 
     assert code == 0
-    assert {file.stem for file in (tmp_path / "certs").iterdir()} == {*KNOWN_SERVICES, "ca"}
+    assert {file.stem for file in (tmp_path / "certs").iterdir()} == {*ROSTER.identities, "ca"}
     assert re.findall(r"GPULOOM_TLS_\w+", output) == [
         "GPULOOM_TLS_CERT_FILE",
         "GPULOOM_TLS_KEY_FILE",

@@ -1,17 +1,10 @@
 """How leadership and failpoints are configured, and which settings don't go together."""
 
-import asyncio
-
 import pytest
 
-from gpuloom.kube.client import PodBinding
-from gpuloom.runtime.clock import FakeClock
 from gpuloom.runtime.config import ConfigError, load_config
+from gpuloom.runtime.failpoints import Action, Failpoint
 from services.scheduler_extender.config import ExtenderConfig
-from services.scheduler_extender.failpoints import Failpoint, HeldBinder, failpoint
-from tests.unit.scheduler_extender.kubernetes import ScriptedApi
-
-BINDING = PodBinding("default", "pod", "n1")
 
 
 def config(**settings: str) -> ExtenderConfig:
@@ -70,32 +63,10 @@ def test_failpoints_need_to_be_allowed() -> None:
         config(GPULOOM_FAILPOINTS="bind-before-post=stop")
 
 
-def test_failpoints_are_read_as_they_are_written() -> None:
+def test_the_extender_has_a_failpoint_before_a_binding_is_sent() -> None:
     settings = {"GPULOOM_FAILPOINTS": "bind-before-post=30s", "GPULOOM_FAILPOINTS_ALLOWED": "true"}
 
-    assert config(**settings).failpoints.points == (Failpoint("bind-before-post", 30.0),)
-    assert failpoint("bind-before-post=stop") == Failpoint("bind-before-post", None)
-    assert config().failpoints.points == ()
-
-
-@pytest.mark.parametrize("raw", ["bind-before-post", "bind-before-post=", "elsewhere=stop", "=stop", "stop"])
-def test_a_failpoint_that_is_none_is_refused(raw: str) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        failpoint(raw)
-
-
-async def test_a_failpoint_holds_the_first_binding_and_no_other() -> None:
-    clock, api = FakeClock(), ScriptedApi()
-    binder = HeldBinder(api, Failpoint("bind-before-post", 30.0), clock)
-
-    first = asyncio.create_task(binder.bind(BINDING, timeout_s=4.0))
-    await clock.advance(29.0)
-    await binder.bind(BINDING, timeout_s=4.0)
-    early = len(api.bindings)
-    await clock.advance(1.0)
-    await first
-
-    assert (early, len(api.bindings)) == (1, 2)
+    assert config(**settings).failpoints.points == (Failpoint("bind-before-post", Action.DELAY, 30.0),)
 
 
 @pytest.mark.parametrize(

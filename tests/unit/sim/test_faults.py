@@ -51,7 +51,7 @@ def test_faults_come_one_at_a_time_of_every_kind_and_repeatably(seed: int) -> No
 def test_agents_that_share_a_process_are_not_silenced(tmp_path: Path) -> None:
     shared, alone = (plan_faults(a_plan(tmp_path, nodes), seed=1) for nodes in (100, 3))
 
-    assert shared.agents == []
+    assert len(shared.agents) == 2
     assert len(alone.agents) == 3
     assert all(fault.kind is not FaultKind.SILENT_AGENT for fault in first(1, 12, agents=()))
 

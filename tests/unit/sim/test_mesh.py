@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from gpuloom.errors import ConflictError, InvalidRequestError
 from gpuloom.kube.access import KubeAccess, access_from_kubeconfig
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.resources import CONFIGMAPS
+from gpuloom.model.node import NodeMode
+from gpuloom.roster import ROSTER, Kind, Roster, Service, grpc_port
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.runtime.config import load_config
 from gpuloom.sim.cluster import plan_machines
@@ -37,13 +40,14 @@ from gpuloom.sim.supervisor import Supervisor
 from services.scheduler_extender.config import LeadershipConfig
 
 
-def a_plan(directory: Path, nodes: int = 3) -> MeshPlan:
+def a_plan(directory: Path, nodes: int = 3, roster: Roster = ROSTER) -> MeshPlan:
     machines = plan_machines(nodes, seed=1)
     names = [machine.node for machine in machines]
-    ports = assign_ports(names, range(20_000, 20_000 + count_ports(names)))
+    ports = assign_ports(names, range(20_000, 20_000 + count_ports(names, roster)), roster)
     run_directory = RunDirectory(directory, -1, directory / "machines")
     options = MeshOptions(nodes=nodes, seed=1)
-    return MeshPlanner(options, run_directory, machines, ports, {"PATH": "/bin"}, FakeClock()).plan()
+    environment = {"PATH": "/bin"}
+    return MeshPlanner(options, run_directory, machines, ports, environment, FakeClock(), roster).plan()
 
 
 def names_of(plan: MeshPlan) -> list[list[str]]:
@@ -62,7 +66,35 @@ def test_everything_starts_after_what_it_needs(tmp_path: Path) -> None:
 def test_a_large_cluster_has_its_agents_in_few_processes(tmp_path: Path) -> None:
     agents = names_of(a_plan(tmp_path, nodes=100))[1][1:]
 
-    assert agents == ["agents-1", "agents-2", "agents-3", "agents-4"]
+    assert agents[2:] == ["agents-1", "agents-2", "agents-3", "agents-4"]
+
+
+@pytest.mark.parametrize("nodes", [2, 12, 100])
+def test_an_agent_of_each_mode_is_a_process_of_its_own(tmp_path: Path, nodes: int) -> None:
+    plan = a_plan(tmp_path, nodes)
+
+    alone = [name.removeprefix("agent-") for name in names_of(plan)[1] if name.startswith("agent-")]
+
+    assert {plan.modes[node] for node in alone} == {NodeMode.NVIDIA, NodeMode.GPULOOM}
+    assert len(names_of(plan)[1]) <= 4 + nodes // FLEET_SIZE
+
+
+def test_a_row_more_in_the_roster_is_a_process_more_that_knows_whom_it_calls(tmp_path: Path) -> None:
+    planner = Service(
+        "planner", Kind.LEADER, "planner", (grpc_port(50099, "cli"),), embedded={"X": "{namespace}"}
+    )
+    *others, extender = ROSTER
+    grpc, https = extender.own_ports
+    called = replace(extender, own_ports=(replace(grpc, callers=grpc.callers | {"planner"}), https))
+
+    plan = a_plan(tmp_path, roster=replace(ROSTER, services=(*others, called, planner)))
+
+    spec = plan.stages[2][-1]
+    assert (spec.name, spec.argv[-1]) == ("planner", "services.planner")
+    assert spec.environment["GPULOOM_EXTENDER_ADDRESS"] == plan.address("scheduler_extender")
+    assert spec.environment["GPULOOM_GRPC_PORT"] == plan.address("planner").split(":")[1]
+    assert spec.environment["GPULOOM_TLS_CERT_FILE"].endswith("/planner.crt")
+    assert spec.environment["X"] == "default"
 
 
 @given(st.integers(1, 500))

@@ -1,0 +1,220 @@
+"""THE table of services: what there is, on which ports, who calls it, and what it calls outside the mesh.
+
+Certificates, the embedded mesh, the command line's addresses and the defaults of the services' own settings
+follow it, and tests hold the contracts, the extras and the import rules to it. A new service is its folder
+and its row. It names services and never imports one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+GRPC = "grpc"
+HTTP = "http"
+
+
+class Kind(StrEnum):
+    """How it runs: one on every node, one that leads beside warm standbys, or several that all serve."""
+
+    DAEMON = "daemon"
+    LEADER = "leader"
+    REPLICAS = "replicas"
+
+
+class Outside(StrEnum):
+    """What a service calls that is no service of ours; a NetworkPolicy has to let that out."""
+
+    KUBERNETES_API = "kubernetes-api"
+    CLOUD_METADATA = "cloud-metadata"
+    """The address 169.254.169.254 of the machine it runs on."""
+    DCGM_EXPORTER = "dcgm-exporter"
+    """NVIDIA's exporter on the same node."""
+
+
+class Embedded(StrEnum):
+    """What only `gpuloom run` knows, written as {agents_file} in the values of `Service.embedded`."""
+
+    AGENTS_FILE = "agents_file"
+    NAMESPACE = "namespace"
+    """Where leases and what is remembered are kept: a fresh cluster has no namespace of ours."""
+    USAGE_INTERVAL = "usage_interval"
+    """How often an agent tells what its GPUs do: often, if they are few and somebody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who calls services and is none. `certified`: it shows a certificate of that identity."""
+
+    name: str
+    certified: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of a service. `setting` moves it to another number, `host_setting` to another address."""
+
+    name: str
+    number: int
+    setting: str
+    callers: frozenset[str]
+    host_setting: str
+
+
+def grpc_port(number: int, *callers: str) -> Port:
+    """The gRPC port, which everybody sets by the same variables; `callers` are those of all its RPCs."""
+    return Port(GRPC, number, "GPULOOM_GRPC_PORT", frozenset(callers), "GPULOOM_GRPC_HOST")
+
+
+STATUS_PORT = Port(HTTP, 8080, "GPULOOM_HTTP_PORT", frozenset({"prometheus"}), "GPULOOM_HTTP_HOST")
+"""Plain HTTP with /metrics, /healthz and /readyz; every service has it. The kubelet probes it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One row.
+
+    `short` is what people call it: its process in a run, its option of the command line, its address setting.
+    `own_ports` are all but the status port. `embedded` are settings of `gpuloom run`, beside those that the
+    table itself gives (ports, certificates, addresses of whom it calls).
+    """
+
+    name: str
+    kind: Kind
+    short: str
+    own_ports: tuple[Port, ...]
+    outside: frozenset[Outside] = frozenset({Outside.KUBERNETES_API})
+    embedded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        return f"services.{self.name}"
+
+    @property
+    def extra(self) -> str:
+        """Of the package: what this service needs beyond what all need."""
+        return self.name.replace("_", "-")
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        return (*self.own_ports, STATUS_PORT)
+
+    @property
+    def address_setting(self) -> str:
+        """The variable by which its callers are told where it is."""
+        return f"GPULOOM_{self.short.upper()}_ADDRESS"
+
+    def port(self, name: str) -> Port:
+        return next(port for port in self.ports if port.name == name)
+
+    def has_port(self, name: str) -> bool:
+        return any(port.name == name for port in self.ports)
+
+    def callers(self) -> frozenset[str]:
+        """Of any port."""
+        return frozenset().union(*(port.callers for port in self.ports))
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Rows in an order in which nobody calls one that comes after it, so there is no cycle."""
+
+    services: tuple[Service, ...]
+    clients: tuple[Client, ...]
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def __getitem__(self, name: str) -> Service:
+        return next(service for service in self.services if service.name == name)
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(self.services)
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Whoever has a certificate."""
+        certified = (client.name for client in self.clients if client.certified)
+        return (*(service.name for service in self.services), *certified)
+
+    def called_by(self, caller: str) -> tuple[Service, ...]:
+        """The services whose gRPC port this one may call."""
+        return tuple(
+            service
+            for service in self.services
+            if service.has_port(GRPC) and caller in service.port(GRPC).callers
+        )
+
+
+def _problems(roster: Roster) -> Iterator[str]:
+    known = [client.name for client in roster.clients]
+    names = [*known, *(service.name for service in roster.services)]
+    for repeated in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{repeated} is there twice"
+    earlier: set[str] = set()
+    for service in roster.services:
+        earlier.add(service.name)
+        for caller in sorted(service.callers() - set(names)):
+            yield f"{service.name} is called by {caller}, which is neither a service nor a client"
+        for caller in sorted(service.callers() & earlier):
+            yield f"{service.name} is called by {caller}, which comes before it"
+
+
+ROSTER = Roster(
+    services=(
+        Service(
+            name="node_agent",
+            kind=Kind.DAEMON,
+            short="agent",
+            own_ports=(
+                grpc_port(50052, "discovery", "cli"),
+                Port(
+                    "exporter",
+                    9400,
+                    "GPULOOM_AGENT_EXPORTER_PORT",
+                    frozenset({"prometheus"}),
+                    "GPULOOM_HTTP_HOST",
+                ),
+            ),
+            outside=frozenset({Outside.KUBERNETES_API, Outside.CLOUD_METADATA, Outside.DCGM_EXPORTER}),
+            embedded={
+                "GPULOOM_AGENT_EXPORTER": "on",
+                "GPULOOM_AGENT_USAGE_INTERVAL": "{usage_interval}",
+            },
+        ),
+        Service(
+            name="discovery",
+            kind=Kind.REPLICAS,
+            short="discovery",
+            own_ports=(grpc_port(50053, "scheduler_extender", "cli"),),
+            embedded={
+                "GPULOOM_AGENTS_FILE": "{agents_file}",
+                "GPULOOM_DISCOVERY_USAGE_INTERVAL": "2s",
+                "GPULOOM_DISCOVERY_LEASE_NAMESPACE": "{namespace}",
+            },
+        ),
+        Service(
+            name="scheduler_extender",
+            kind=Kind.LEADER,
+            short="extender",
+            own_ports=(
+                grpc_port(50058, "cli"),
+                Port(
+                    "https",
+                    8443,
+                    "GPULOOM_EXTENDER_PORT",
+                    frozenset({"kube_scheduler"}),
+                    "GPULOOM_EXTENDER_HOST",
+                ),
+            ),
+            embedded={
+                # The simulated API has no admission.
+                "GPULOOM_EXTENDER_ADMISSION_POLICIES": "none",
+                # Where the demand that it learned is kept.
+                "GPULOOM_EXTENDER_LEASE_NAMESPACE": "{namespace}",
+            },
+        ),
+    ),
+    clients=(Client("cli"), Client("kube_scheduler"), Client("prometheus", certified=False)),
+)

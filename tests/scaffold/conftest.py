@@ -1,0 +1,3 @@
+from tests.scenarios.conftest import run_directory
+
+__all__ = ["run_directory"]
