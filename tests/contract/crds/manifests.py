@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from gpuloom.catalog.manifests import definitions
-from gpuloom.kube.resources import Resource
+from gpuloom.kube.resources import CUSTOM_RESOURCES
 
 Object = dict[str, Any]
 
@@ -15,16 +15,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 COMPLETE = EXAMPLES / "custom-resources"
 KINDS = tuple(sorted(one["spec"]["names"]["kind"] for one in definitions()))
 DEFINITIONS: dict[str, Object] = {one["spec"]["names"]["kind"]: one for one in definitions()}
-RESOURCES = {
-    kind: Resource(
-        one["spec"]["group"],
-        "v1alpha1",
-        one["spec"]["names"]["plural"],
-        kind,
-        namespaced=one["spec"]["scope"] == "Namespaced",
-    )
-    for kind, one in DEFINITIONS.items()
-}
+RESOURCES = {resource.kind: resource for resource in CUSTOM_RESOURCES}
 
 
 def documents(file: Path) -> list[Object]:
