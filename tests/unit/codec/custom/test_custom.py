@@ -319,6 +319,8 @@ def outside(schema: Object) -> list[Any]:
         "object": [],
     }
     beyond: list[Any] = [others[kind]] if kind else []
+    if kind == "number":
+        beyond.append(10**400)  # which no float can hold
     if "minimum" in schema:
         beyond.append(schema["minimum"] - (0 if schema.get("exclusiveMinimum") else 1))
     if "maximum" in schema:
