@@ -20,7 +20,7 @@ field for each kind, and [examples](../examples) those of common cases. On a clu
 the same texts as this page.
 
 The API server fills in defaults, drops fields that it does not know (`kubectl` refuses them), and refuses
-wrong values with the name of the field. Fields in **bold** are needed. `status` is written by GPULoom, through
+wrong values with the name of the field. Fields in **bold** are needed. GPULoom writes `status`, through
 the status subresource.
 """
 

@@ -14,7 +14,9 @@ def install(store: Store, manifests: Iterable[Object]) -> None:
         resource = resources[manifest["apiVersion"], manifest["kind"]]
         try:
             current = store.get(resource, manifest["metadata"]["name"])
-        except ApiError:
+        except ApiError as error:
+            if error.code != 404:
+                raise
             store.create(resource, manifest)
             continue
         version = current["metadata"]["resourceVersion"]

@@ -7,6 +7,7 @@ import pytest
 from gpuloom.catalog.manifests import definitions, priority_classes
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.sim.kubeapi import Store
+from gpuloom.sim.kubeapi import __main__ as kubeapi
 from gpuloom.sim.kubeapi.preinstalled import install
 from gpuloom.sim.kubeapi.resources import CRD_KEY
 from gpuloom.sim.kubeapi.status import ApiError
@@ -140,6 +141,16 @@ def test_a_changed_schema_counts_for_the_next_write() -> None:
     assert store.get(WIDGETS, "w")["spec"] == {"a": 1}
     with pytest.raises(ApiError, match=r"spec\.a"):
         store.create(WIDGETS, {"metadata": {"name": "other"}, "spec": {"a": 1}})
+
+
+def test_the_server_process_has_our_definitions_from_its_start() -> None:
+    options = kubeapi._parser().parse_args(["--port", "0"])
+
+    store = kubeapi._server(options, None, None, []).store
+
+    assert {one["metadata"]["name"] for one in store.select(CRD_KEY)} == {
+        one["metadata"]["name"] for one in definitions()
+    }
 
 
 def test_what_is_preinstalled_replaces_what_an_older_version_left() -> None:
