@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-placement bench-extender bench-verbs lint format proto proto-check constraints clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-placement bench-extender bench-verbs lint format reference proto proto-check constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, b
 format: $(VENV)/.dev-ready ## put the code in its format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: $(VENV)/.dev-ready ## write docs/custom-resources.md from deploy/crds
+	@$(BIN)/python docs/generate_custom_resources.py
 
 proto: $(VENV)/.dev-ready ## generate the stubs from protos/
 	@PATH="$(abspath $(BIN)):$$PATH" protos/generate.sh .

@@ -7,6 +7,7 @@ from gpuloom.errors import InvalidRequestError
 JsonObject = Mapping[str, object]
 
 _SHOWN_LENGTH = 80
+_SHOWN_BITS = 256
 
 
 def object_field(parent: JsonObject, key: str, where: str) -> JsonObject:
@@ -46,5 +47,8 @@ def as_object(value: object, where: str) -> JsonObject:
 
 def shown(value: object) -> str:
     """A caller's value as it may appear in an error: quoted and short."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        # Python refuses to write numbers of thousands of digits.
+        return f"a number of {value.bit_length()} bits"
     written = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
     return written if len(written) <= _SHOWN_LENGTH else written[: _SHOWN_LENGTH - 1] + "…"

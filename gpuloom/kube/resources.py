@@ -43,6 +43,35 @@ CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+GPU_WORKLOADS = Resource("gpu.warp.dev", "v1alpha1", "gpuworkloads", "GPUWorkload")
+AUTOSCALING_POLICIES = Resource(
+    "gpu-autoscaler.io", "v1alpha1", "autoscalingpolicies", "AutoscalingPolicy", namespaced=False
+)
+COST_BUDGETS = Resource("gpu-autoscaler.io", "v1alpha1", "costbudgets", "CostBudget", namespaced=False)
+GPU_SHARING_POLICIES = Resource(
+    "gpu-autoscaler.io", "v1alpha1", "gpusharingpolicies", "GPUSharingPolicy", namespaced=False
+)
+GPU_NODE_CONFIGS = Resource(
+    "gpu-autoscaler.io", "v1alpha1", "gpunodeconfigs", "GPUNodeConfig", namespaced=False
+)
+INFERENCE_POLICIES = Resource(
+    "kubeai.io", "v1alpha1", "aiinferenceautoscalerpolicies", "AIInferenceAutoscalerPolicy"
+)
+GPU_HOLDS = Resource("gpuloom.dev", "v1alpha1", "gpuholds", "GPUHold", namespaced=False)
+GPU_NODE_CLAIMS = Resource("gpuloom.dev", "v1alpha1", "gpunodeclaims", "GPUNodeClaim", namespaced=False)
+GPU_RESERVATIONS = Resource("gpuloom.dev", "v1alpha1", "gpureservations", "GPUReservation")
+CUSTOM_RESOURCES = (
+    GPU_WORKLOADS,
+    AUTOSCALING_POLICIES,
+    COST_BUDGETS,
+    GPU_SHARING_POLICIES,
+    GPU_NODE_CONFIGS,
+    INFERENCE_POLICIES,
+    GPU_HOLDS,
+    GPU_NODE_CLAIMS,
+    GPU_RESERVATIONS,
+)
+"""Those of deploy/crds."""
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 ADMISSION_POLICIES = Resource(
     "admissionregistration.k8s.io",

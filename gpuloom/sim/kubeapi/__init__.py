@@ -1,7 +1,7 @@
 """A simulated Kubernetes API server over HTTP: storage, watches, bindings, evictions; no controllers.
 
-It speaks JSON, not protobuf. Custom resources are served as soon as they are defined, and are not
-validated against their schema.
+It speaks JSON, not protobuf. Custom resources are served as soon as they are defined, and are pruned,
+defaulted and validated by their schema (see `schema/`).
 """
 
 from gpuloom.sim.kubeapi.server import SimKubeApi

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuloom.catalog.manifests import definitions, priority_classes
 from gpuloom.errors import GpuloomError
 from gpuloom.sim.kubeapi.database import Change
 from gpuloom.sim.kubeapi.journal import Journal, StateError
@@ -49,7 +50,14 @@ def _server(
     options: argparse.Namespace, token: str | None, journal: Journal | None, changes: list[Change]
 ) -> SimKubeApi:
     try:
-        return SimKubeApi(host=options.host, port=options.port, token=token, journal=journal, changes=changes)
+        return SimKubeApi(
+            host=options.host,
+            port=options.port,
+            token=token,
+            journal=journal,
+            changes=changes,
+            preinstalled=(*definitions(), *priority_classes()),
+        )
     except GpuloomError as error:
         if journal is not None:
             journal.close()

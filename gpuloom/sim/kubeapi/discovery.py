@@ -71,6 +71,8 @@ def _entries(resource: Resource) -> list[Object]:
         main["shortNames"] = list(resource.short_names)
     if resource.key in ("pods", "services", "deployments.apps", "statefulsets.apps", "jobs.batch"):
         main["categories"] = ["all"]
+    if resource.categories:
+        main["categories"] = list(resource.categories)
     entries = [main]
     if resource.has_status:
         entries.append(_entry(resource, f"{resource.plural}/status", resource.kind, _WRITABLE))

@@ -114,6 +114,21 @@ def at_version(resource: Resource, obj: Object, version: str) -> Object:
     return obj if obj["apiVersion"] == wanted else {**obj, "apiVersion": wanted}
 
 
+def completed(resource: Resource, obj: Object, *, strict: bool) -> Object:
+    """A custom resource as its schema has it. Raise 400 for unknown fields that are not to be dropped."""
+    if resource.schema is None:
+        return obj
+    complete, unknown = resource.schema.complete(obj)
+    if strict and unknown:
+        fields = ", ".join(f'unknown field "{field}"' for field in unknown)
+        version = resource.versions[0]
+        raise bad_request(
+            f'{resource.kind} in version "{version}" cannot be handled as a {resource.kind}:'
+            f" strict decoding error: {fields}"
+        )
+    return complete
+
+
 def with_defaults(resource: Resource, obj: Object, timestamp: str) -> Object:
     if resource.key == CRD_KEY:
         return {**obj, "status": _definition_status(obj, timestamp)}

@@ -121,6 +121,14 @@ def is_dry_run(query: Query) -> bool:
     return value == "All"
 
 
+def is_strict(query: Query) -> bool:
+    """Whether unknown fields are to be refused (`fieldValidation=Strict`, as kubectl asks)."""
+    value = query.get("fieldValidation", "")
+    if value not in ("", "Ignore", "Warn", "Strict"):
+        raise bad_request(f'fieldValidation: Unsupported value: "{value}"')
+    return value == "Strict"
+
+
 def timeout_s(query: Query) -> float | None:
     """How long the client lets the server try (`?timeout=5s`), or None."""
     text = query.get("timeout", "")

@@ -1,7 +1,8 @@
 """Which resources the API serves: the built-in table, and what custom resource definitions add to it.
 
-Decides names, scope and subresources only. Custom resources get no schema validation, and versions of one
-custom resource differ in nothing but `apiVersion`. Core events and events.k8s.io events are two stores.
+Decides names, scope, subresources and columns. Versions of one custom resource differ in nothing but
+`apiVersion`: they share the schema of the version that is stored.
+Core events and events.k8s.io events are two stores.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gpuloom.sim.kubeapi.schema import CustomSchema, SchemaError
 from gpuloom.sim.kubeapi.status import ApiError, FieldProblem, invalid
 
 CRD_KEY = "customresourcedefinitions.apiextensions.k8s.io"
@@ -32,6 +34,8 @@ class Column:
     name: str
     kind: str
     path: tuple[str, ...]
+    priority: int = 0
+    description: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,11 @@ class Resource:
     # Without a resourceVersion a PUT is refused: such kinds are never overwritten blindly.
     guarded: bool = False
     custom: bool = False
+    # Of a custom resource; without any it shows its age, with some it shows what they say.
     columns: tuple[Column, ...] = ()
+    categories: tuple[str, ...] = ()
+    # Without one anything is kept as it is.
+    schema: CustomSchema | None = None
 
     @cached_property
     def key(self) -> str:
@@ -143,7 +151,20 @@ def resource_from_definition(definition: Mapping[str, Any]) -> Resource:
         guarded=True,
         custom=True,
         columns=tuple(_columns(versions[0].get("additionalPrinterColumns") or ())),
+        categories=tuple(names.get("categories") or ()),
+        schema=_schema(definition["metadata"]["name"], versions[0]),
     )
+
+
+def _schema(name: str, version: Mapping[str, Any]) -> CustomSchema | None:
+    declared = (version.get("schema") or {}).get("openAPIV3Schema")
+    if declared is None:
+        return None
+    try:
+        return CustomSchema.of(declared)
+    except SchemaError as error:
+        problem = FieldProblem("spec.versions[0].schema.openAPIV3Schema", f"Invalid value: {error}")
+        raise invalid("apiextensions.k8s.io", "CustomResourceDefinition", name, [problem]) from None
 
 
 def _definition_problems(definition: Mapping[str, Any], versions: list[Any]) -> list[FieldProblem]:
@@ -185,7 +206,16 @@ def _columns(declared: Any) -> Iterator[Column]:
         path = str(one.get("jsonPath", ""))
         # Filters and wildcards of JSONPath are left out; a plain path covers what printer columns mostly are.
         if path.startswith(".") and not set(path) & set("[]*?()"):
-            yield Column(str(one.get("name", "")), str(one.get("type", "string")), _path(path))
+            yield Column(
+                str(one.get("name", "")),
+                str(one.get("type", "string")),
+                _path(path),
+                int(one.get("priority") or 0),
+                str(
+                    one.get("description")
+                    or f"Custom resource definition column (in JSONPath format): {path}"
+                ),
+            )
 
 
 def _path(text: str) -> tuple[str, ...]:

@@ -9,12 +9,14 @@ from typing import Any, Self
 from aiohttp import web
 
 from gpuloom.runtime.clock import Clock, SystemClock
+from gpuloom.sim.kubeapi.collection import Object
 from gpuloom.sim.kubeapi.database import Change
 from gpuloom.sim.kubeapi.deletion import expire_events
 from gpuloom.sim.kubeapi.disruption import Disruptions
 from gpuloom.sim.kubeapi.faults import Faults
 from gpuloom.sim.kubeapi.http import MAX_BODY_BYTES, Frontend
 from gpuloom.sim.kubeapi.journal import Journal
+from gpuloom.sim.kubeapi.preinstalled import install
 from gpuloom.sim.kubeapi.store import Store
 from gpuloom.sim.kubeapi.verbs import Verbs
 from gpuloom.sim.kubeapi.watch import WatchHub
@@ -43,12 +45,14 @@ class SimKubeApi:
         history: int = 5000,
         journal: Journal | None = None,
         changes: Iterable[Change] = (),
+        preinstalled: Iterable[Object] = (),
     ) -> None:
         self._clock = clock or SystemClock()
         self._address = (host, port)
         self._journal = journal
         sink = journal.append if journal is not None else None
         self.store = Store(self._clock, history=history, changes=changes, sink=sink)
+        install(self.store, preinstalled)
         self.faults = Faults(self._clock)
         self._hub = WatchHub(self.store, self._clock, bookmark_interval_s=bookmark_interval_s)
         self._disruptions = Disruptions(self.store)

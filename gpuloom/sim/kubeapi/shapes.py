@@ -128,10 +128,14 @@ _DEFINITION = (
     *_SPEC_AND_STATUS,
     ("spec.names", _is_mapping),
     ("spec.names.shortNames", _is_text_list),
+    ("spec.names.categories", _is_text_list),
     ("spec.versions", _is_mapping_list),
     ("spec.versions.*.subresources", _is_mapping),
     ("spec.versions.*.subresources.scale", _is_mapping),
     ("spec.versions.*.additionalPrinterColumns", _is_mapping_list),
+    ("spec.versions.*.additionalPrinterColumns.*.priority", _is_whole),
+    ("spec.versions.*.schema", _is_mapping),
+    ("spec.versions.*.schema.openAPIV3Schema", _is_mapping),
 )
 _SCALED = (
     *_SPEC_AND_STATUS,

@@ -41,10 +41,14 @@ _NAME_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """`subresource` is "" or "status"; a dry run answers as if, and changes nothing."""
+    """`subresource` is "" or "status"; a dry run answers as if, and changes nothing.
+
+    `strict`: fields that a custom resource's schema does not know are refused, not dropped.
+    """
 
     subresource: str = ""
     dry_run: bool = False
+    strict: bool = False
 
 
 STATUS = WriteOptions(subresource="status")
@@ -83,13 +87,19 @@ class Store:
         self.database.listen(listener)
 
     def create(
-        self, resource: Resource | str, obj: Object, *, namespace: str = "", dry_run: bool = False
+        self,
+        resource: Resource | str,
+        obj: Object,
+        *,
+        namespace: str = "",
+        options: WriteOptions = _PLAIN,
     ) -> Object:
         """Raise 400/422 for a bad object, 404 for a missing namespace, 409 if the name is taken."""
         kind = self._resource(resource)
         given = objects.copied(obj)
         require_shape(kind, given)
         place = namespace or (given.get("metadata") or {}).get("namespace") or "default"
+        given = objects.completed(kind, given, strict=options.strict)
         created = self._new_object(kind, given, place if kind.namespaced else "")
         if kind.key == "pods":
             created = with_priority(created, self._priority_class(created))
@@ -99,7 +109,7 @@ class Store:
             self._require_namespace(kind, key)
         if self.database.find(kind, key) is not None:
             raise already_exists(kind.key, key[1])
-        return created if dry_run else self.database.put(kind, key, created).obj
+        return created if options.dry_run else self.database.put(kind, key, created).obj
 
     def get(self, resource: Resource | str, name: str, namespace: str = "") -> Object:
         return self.entry(self._resource(resource), name, namespace).obj
@@ -206,6 +216,7 @@ class Store:
             raise unknown_path()
         else:
             new = objects.updated_object(resource, current.obj, given)
+        new = objects.completed(resource, new, strict=options.strict)
         check_update(self.registry, resource, current.obj, new)
         new = objects.with_generation(resource, current.obj, new)
         return self.replace(resource, current, new, dry_run=options.dry_run)

@@ -19,6 +19,7 @@ from gpuloom.sim.kubeapi.status import (
     unknown_path,
 )
 from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.validation import check_update
 
 
 def bind(store: Store, namespace: str, name: str, binding: Any, *, dry_run: bool = False) -> Object:
@@ -93,10 +94,16 @@ def write_scale(store: Store, resource: Resource, entry: Entry, scale: Any, *, d
     if asked_version and asked_version != str(entry.version):
         raise stale(resource.key, entry.key[1])
     replicas = (scale.get("spec") or {}).get("replicas", 0)
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or (replicas < 0 and not resource.custom):
         problem = FieldProblem("spec.replicas", f"Invalid value: {replicas}: must be a number of at least 0")
         raise invalid("autoscaling", "Scale", entry.key[1], [problem])
-    scaled = with_generation(resource, entry.obj, _replaced(entry.obj, paths.replicas, replicas))
+    scaled = _replaced(entry.obj, paths.replicas, replicas)
+    check_update(store.registry, resource, entry.obj, scaled)
+    if replicas < 0:
+        place = "." + ".".join(paths.replicas)
+        problem = FieldProblem(place, f"Invalid value: {replicas}: should be a non-negative integer")
+        raise invalid(resource.group, resource.kind, entry.key[1], [problem])
+    scaled = with_generation(resource, entry.obj, scaled)
     return read_scale(resource, store.replace(resource, entry, scaled, dry_run=dry_run))
 
 

@@ -55,20 +55,25 @@ def age(timestamp: Any, now: datetime) -> str:
     return f"{hours}h" if hours < 48 else f"{days}d"
 
 
-def _layout(resource: Resource) -> tuple[list[tuple[str, str, int]], Cells]:
+def _layout(resource: Resource) -> tuple[Sequence[tuple[str, str, int] | tuple[str, str, int, str]], Cells]:
     if resource.key == "pods":
         return _POD_COLUMNS, _pod_cells
     if resource.key == "nodes":
         return _NODE_COLUMNS, _node_cells
     if resource.key == "events":
         return _EVENT_COLUMNS, _event_cells
-    custom = [(column.name, column.kind, 0) for column in resource.columns]
+    shown = resource.columns or (_AGE,)
 
     def cells(obj: Object, now: datetime) -> list[Any]:
-        values = [_column_value(obj, column, now) for column in resource.columns]
-        return [obj["metadata"].get("name", ""), *values, _age_of(obj, now)]
+        return [obj["metadata"].get("name", ""), *(_column_value(obj, column, now) for column in shown)]
 
-    return [("Name", "string", 0), *custom, ("Age", "string", 0)], cells
+    return [
+        ("Name", "string", 0),
+        *((one.name, one.kind, one.priority, one.description) for one in shown),
+    ], cells
+
+
+_AGE = Column("Age", "date", ("metadata", "creationTimestamp"))
 
 
 _POD_COLUMNS = [
@@ -97,9 +102,15 @@ _EVENT_COLUMNS = [
 ]
 
 
-def _definition(name: str, kind: str, priority: int) -> Object:
+def _definition(name: str, kind: str, priority: int, description: str = "") -> Object:
     name_format = "name" if name == "Name" else ""
-    return {"name": name, "type": kind, "format": name_format, "description": name, "priority": priority}
+    return {
+        "name": name,
+        "type": kind,
+        "format": name_format,
+        "description": description or name,
+        "priority": priority,
+    }
 
 
 def _pod_cells(pod: Object, now: datetime) -> list[Any]:

@@ -1,6 +1,7 @@
 """What the API refuses with 422 and the field's name: metadata of every kind, nodes, budgets, definitions.
 
-Pure. Checks what users rely on, not every rule of the real server; pods have their own module.
+Pure. Checks what users rely on, not every rule of the real server; pods have their own module, and custom
+resources the schema of their definition.
 """
 
 import re
@@ -30,6 +31,8 @@ def check_new(registry: Registry, resource: Resource, obj: Object) -> None:
     problems = [*_metadata_problems(resource, obj["metadata"]), *_kind_problems(resource, obj)]
     if resource.key == "pods":
         problems.extend(new_pod_problems(obj))
+    if resource.schema is not None:
+        problems.extend(resource.schema.problems(obj))
     _refuse(resource, obj, problems)
     _check_definition(registry, resource, obj)
 
@@ -42,6 +45,8 @@ def check_update(registry: Registry, resource: Resource, old: Object, new: Objec
     ]
     if resource.key == "pods":
         problems.extend(changed_pod_problems(old, new))
+    if resource.schema is not None:
+        problems.extend(resource.schema.problems(new))
     _refuse(resource, new, problems)
     _check_definition(registry, resource, new)
 

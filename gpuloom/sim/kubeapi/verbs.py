@@ -95,7 +95,7 @@ class Verbs:
             target.resource,
             parse_body(call),
             namespace=target.namespace,
-            dry_run=requests.is_dry_run(call.query),
+            options=_write_options(call),
         )
         return Answer(201, self.representation(call).encode(created))
 
@@ -218,7 +218,9 @@ def _addressed(target: Target, obj: Any) -> Any:
 
 
 def _write_options(call: Call) -> WriteOptions:
-    return WriteOptions(call.target.subresource, requests.is_dry_run(call.query))
+    return WriteOptions(
+        call.target.subresource, requests.is_dry_run(call.query), requests.is_strict(call.query)
+    )
 
 
 def _eviction_options(call: Call, body: Any) -> DeleteOptions:

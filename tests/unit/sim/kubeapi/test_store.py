@@ -220,7 +220,7 @@ def test_a_dry_run_answers_and_changes_nothing() -> None:
     store = a_store()
     version = store.resource_version
 
-    made = store.create("configmaps", a_config_map("c"), dry_run=True)
+    made = store.create("configmaps", a_config_map("c"), options=WriteOptions(dry_run=True))
 
     assert made["metadata"]["uid"]
     assert store.resource_version == version
