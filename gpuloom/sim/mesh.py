@@ -182,7 +182,7 @@ class MeshPlanner:
         arguments = (
             *("--api", self._api_url, "--extender", f"https://{HOST}:{self.ports.extender_https}"),
             *("--ca", str(files.ca_file), "--cert", str(files.cert_file), "--key", str(files.key_file)),
-            *("--seed", str(self.options.seed)),
+            *("--seed", str(self.options.seed), "--controllers"),
         )
         return self._simulation("scheduler", "gpuloom.sim.scheduler", arguments)
 

@@ -71,6 +71,11 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_count_or_share(value: Any) -> bool:
+    """A whole number, or a percentage as text."""
+    return _is_whole(value) or (isinstance(value, str) and value.removesuffix("%").isdecimal())
+
+
 def _is_whole_or_text(value: Any) -> bool:
     return _is_whole(value) or isinstance(value, str)
 
@@ -133,10 +138,41 @@ _DEFINITION = (
     ("spec.versions.*.subresources.scale", _is_mapping),
     ("spec.versions.*.additionalPrinterColumns", _is_mapping_list),
 )
-_SCALED = (
+_TEMPLATED = (
     *_SPEC_AND_STATUS,
-    ("spec.replicas", _is_whole),
     ("spec.selector", _is_mapping),
+    ("spec.selector.matchLabels", _is_text_map),
+    ("spec.selector.matchExpressions", _is_mapping_list),
+    ("spec.template", _is_mapping),
+    ("spec.template.metadata", _is_mapping),
+    ("spec.template.metadata.labels", _is_text_map),
+    ("spec.template.metadata.annotations", _is_text_map),
+    ("spec.template.spec", _is_mapping),
+    ("spec.template.spec.containers", _is_mapping_list),
+    ("status.conditions", _is_mapping_list),
+)
+_SCALED = (
+    *_TEMPLATED,
+    ("spec.replicas", _is_whole),
+    ("spec.minReadySeconds", _is_whole),
+    ("spec.revisionHistoryLimit", _is_whole),
+    ("spec.strategy", _is_mapping),
+    ("spec.strategy.rollingUpdate", _is_mapping),
+    ("spec.strategy.rollingUpdate.maxSurge", _is_count_or_share),
+    ("spec.strategy.rollingUpdate.maxUnavailable", _is_count_or_share),
+    ("spec.updateStrategy", _is_mapping),
+    ("spec.updateStrategy.rollingUpdate", _is_mapping),
+)
+_JOB = (
+    *_TEMPLATED,
+    *(
+        (f"spec.{name}", _is_whole)
+        for name in (
+            *("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"),
+            "ttlSecondsAfterFinished",
+        )
+    ),
+    ("status.uncountedTerminatedPods", _is_mapping),
 )
 _BY_KIND: dict[str, tuple[tuple[str, Check], ...]] = {
     "pods": _POD,
@@ -147,6 +183,7 @@ _BY_KIND: dict[str, tuple[tuple[str, Check], ...]] = {
     "deployments.apps": _SCALED,
     "replicasets.apps": _SCALED,
     "statefulsets.apps": _SCALED,
+    "jobs.batch": _JOB,
     "replicationcontrollers": (*_SPEC_AND_STATUS, ("spec.replicas", _is_whole)),
     "leases.coordination.k8s.io": (("spec", _is_mapping),),
     "priorityclasses.scheduling.k8s.io": (("value", _is_whole),),
