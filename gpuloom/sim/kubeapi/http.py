@@ -97,6 +97,7 @@ class Frontend:
             content_type=request.headers.get("Content-Type", "").partition(";")[0].strip().lower(),
             body=body,
             as_table=_wants_table(request.headers.get("Accept", "")),
+            user_agent=request.headers.get("User-Agent", ""),
         )
 
     def _execute(self, call: Call, ends_s: float | None) -> Answer:

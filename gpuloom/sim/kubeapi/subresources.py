@@ -18,7 +18,7 @@ from gpuloom.sim.kubeapi.status import (
     success,
     unknown_path,
 )
-from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.store import Store, WriteOptions
 
 
 def bind(store: Store, namespace: str, name: str, binding: Any, *, dry_run: bool = False) -> Object:
@@ -51,7 +51,7 @@ def bind(store: Store, namespace: str, name: str, binding: Any, *, dry_run: bool
         "spec": {**pod["spec"], "nodeName": node},
         "status": {**status, "conditions": conditions},
     }
-    store.replace(pods, entry, bound, dry_run=dry_run)
+    store.replace(pods, entry, bound, WriteOptions(dry_run=dry_run))
     return success(code=201)
 
 
@@ -83,7 +83,7 @@ def read_scale(resource: Resource, obj: Object) -> Object:
     }
 
 
-def write_scale(store: Store, resource: Resource, entry: Entry, scale: Any, *, dry_run: bool) -> Object:
+def write_scale(store: Store, resource: Resource, entry: Entry, scale: Any, options: WriteOptions) -> Object:
     """Set the wanted replicas. Raise 409 for another resourceVersion, 422 for a negative number."""
     paths = _scale_paths(resource)
     if not isinstance(scale, dict) or not isinstance(scale.get("spec") or {}, dict):
@@ -97,7 +97,7 @@ def write_scale(store: Store, resource: Resource, entry: Entry, scale: Any, *, d
         problem = FieldProblem("spec.replicas", f"Invalid value: {replicas}: must be a number of at least 0")
         raise invalid("autoscaling", "Scale", entry.key[1], [problem])
     scaled = with_generation(resource, entry.obj, _replaced(entry.obj, paths.replicas, replicas))
-    return read_scale(resource, store.replace(resource, entry, scaled, dry_run=dry_run))
+    return read_scale(resource, store.replace(resource, entry, scaled, options))
 
 
 def _bound_node(name: str, binding: Any) -> str:
