@@ -18,6 +18,8 @@ class Application:
     manager: str
     force: bool
     options: WriteOptions
+    replacement: Object | None = None
+    """What to store instead of the outcome: admission has changed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,12 @@ def apply(store: Store, resource: Resource, namespace: str, name: str, applicati
         if asked_version:
             raise stale(resource.key, name)
         managed = first_ownership(config, mine)
-        obj = store.create(resource, config, namespace=namespace, dry_run=options.dry_run, managed=managed)
+        given = application.replacement or config
+        obj = store.create(resource, given, namespace=namespace, dry_run=options.dry_run, managed=managed)
         return Written(obj, created=True)
     applied = apply_fields(entry.obj, config, mine, force=application.force)
-    given = {**applied.obj, "metadata": {**applied.obj["metadata"], **_preconditions(config)}}
+    outcome = application.replacement or applied.obj
+    given = {**outcome, "metadata": {**outcome["metadata"], **_preconditions(config)}}
     obj = store.write(resource, entry, given, replace(options, managed=applied.managed))
     return Written(obj, created=False)
 

@@ -174,6 +174,24 @@ _JOB = (
     ),
     ("status.uncountedTerminatedPods", _is_mapping),
 )
+_WEBHOOKS = (
+    ("webhooks", _is_mapping_list),
+    ("webhooks.*.name", _is_text),
+    ("webhooks.*.clientConfig", _is_mapping),
+    ("webhooks.*.rules", _is_mapping_list),
+    ("webhooks.*.matchConditions", _is_mapping_list),
+    ("webhooks.*.timeoutSeconds", _is_whole),
+    *(
+        (f"webhooks.*.{selector}{path}", check)
+        for selector in ("namespaceSelector", "objectSelector")
+        for path, check in (
+            ("", _is_mapping),
+            (".matchLabels", _is_text_map),
+            (".matchExpressions", _is_mapping_list),
+            (".matchExpressions.*.values", _is_text_list),
+        )
+    ),
+)
 _BY_KIND: dict[str, tuple[tuple[str, Check], ...]] = {
     "pods": _POD,
     "nodes": (*_SPEC_AND_STATUS, ("status.conditions", _is_mapping_list)),
@@ -188,6 +206,8 @@ _BY_KIND: dict[str, tuple[tuple[str, Check], ...]] = {
     "leases.coordination.k8s.io": (("spec", _is_mapping),),
     "priorityclasses.scheduling.k8s.io": (("value", _is_whole),),
     PDB_KEY: _BUDGET,
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": _WEBHOOKS,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": _WEBHOOKS,
     CRD_KEY: _DEFINITION,
 }
 

@@ -35,6 +35,8 @@ class Call:
     body: bytes = b""
     as_table: bool = False
     user_agent: str = ""
+    replacement: Object | None = None
+    """What admission made of an applied object; its owner owns what he applied all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,10 @@ class Verbs:
     def _apply(self, call: Call) -> Answer:
         target = call.target
         options = requests.apply_options(call.query)
-        application = Application(parse_yaml(call.body), options.manager, options.force, _write_options(call))
+        application = Application(
+            *(parse_yaml(call.body), options.manager, options.force, _write_options(call)),
+            replacement=call.replacement,
+        )
         written = apply(self._store, target.resource, target.namespace, target.name, application)
         return Answer(201 if written.created else 200, self.representation(call).encode(written.obj))
 
