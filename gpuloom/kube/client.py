@@ -3,7 +3,7 @@
 Decides nothing about objects and keeps no state; caches live in the informer.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Self
@@ -25,6 +25,9 @@ LIST_TIMEOUT_S = 60.0
 _PAGE_SIZE = 500
 _LIST_RESTARTS = 3
 _MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+# JSON is YAML; the server knows server-side apply by this type alone.
+_APPLY_PATCH = "application/apply-patch+yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class DeleteOptions:
     resource_version: str | None = None
     grace_period_s: int | None = None
     """None: the object's own; 0: at once."""
+    propagation: str | None = None
+    """What happens to dependents: Background, Foreground or Orphan. None: as the kind has it."""
 
     def body(self) -> JsonObject:
         body: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
@@ -43,6 +48,8 @@ class DeleteOptions:
             body["preconditions"] = preconditions
         if self.grace_period_s is not None:
             body["gracePeriodSeconds"] = self.grace_period_s
+        if self.propagation is not None:
+            body["propagationPolicy"] = self.propagation
         return body
 
 
@@ -196,6 +203,66 @@ class KubeClient:
         path = resource.object_path(name, namespace, "status")
         body = _with_version(patch, resource_version)
         return await self._patch(path, f"{resource.plural}/status", (namespace, name), body, timeout_s)
+
+    async def json_patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        operations: Sequence[JsonObject],
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> JsonObject:
+        """All operations (RFC 6902) or none. InvalidRequestError if one does not apply, as a failed test."""
+        call = Call("patch", resource.plural, _display(namespace, name))
+        path = resource.object_path(name, namespace)
+        request = Request("PATCH", path, call, body=list(operations), content_type=_JSON_PATCH)
+        return await self._transport.write(request, timeout_s)
+
+    async def apply(
+        self,
+        resource: Resource,
+        obj: JsonObject,
+        field_manager: str,
+        *,
+        force: bool = False,
+        subresource: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> JsonObject:
+        """Server-side apply: own exactly the fields of `obj`; what this manager no longer names is removed.
+
+        Creates what is not there. ConflictError if another manager owns a field with another value;
+        `force` takes it over.
+        """
+        namespace, name = key_of(obj)
+        call = Call("apply", resource.plural, _display(namespace, name))
+        query = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        path = resource.object_path(name, namespace, subresource)
+        request = Request("PATCH", path, call, query, _typed(resource, obj), _APPLY_PATCH)
+        return await self._transport.write(request, timeout_s)
+
+    async def get_scale(
+        self, resource: Resource, name: str, namespace: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> JsonObject:
+        """The Scale of a workload: spec.replicas, status.replicas, status.selector."""
+        call = Call("get", f"{resource.plural}/scale", _display(namespace, name))
+        path = resource.object_path(name, namespace, "scale")
+        return await self._transport.read(Request("GET", path, call), timeout_s)
+
+    async def patch_scale(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str,
+        replicas: int,
+        *,
+        resource_version: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> JsonObject:
+        """ConflictError if resource_version is given and the workload is no longer at it."""
+        path = resource.object_path(name, namespace, "scale")
+        body = _with_version({"spec": {"replicas": replicas}}, resource_version)
+        return await self._patch(path, f"{resource.plural}/scale", (namespace, name), body, timeout_s)
 
     async def delete(
         self,

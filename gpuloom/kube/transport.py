@@ -51,7 +51,7 @@ class Request:
     call: Call
     query: Mapping[str, str] = field(default_factory=dict)
     """Names as they are sent; values are encoded."""
-    body: JsonObject | None = None
+    body: JsonObject | list[JsonObject] | None = None
     content_type: str = "application/json"
 
 

@@ -117,7 +117,7 @@ def audit(machines_dir: Path) -> AuditReport:
     """Judge every machine under the directory. Raise InvalidRequestError if a machine can't be read."""
     return combine(
         audit_machine(read_hardware(directory), read_journal(directory / JOURNAL_FILE))
-        for directory in find_machines(machines_dir)
+        for directory in find_machines(machines_dir, with_ended=True)
     )
 
 

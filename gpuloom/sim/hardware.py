@@ -42,6 +42,8 @@ class MachineSpec:
     labels: tuple[tuple[str, str], ...] = ()
     mig: tuple[GpuLayout | None, ...] = ()
     seed: int = 0
+    provider_id: str = ""
+    """By which a cloud knows the machine; empty if no cloud has launched it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
         "zone": spec.zone,
         "labels": dict(spec.labels),
         "seed": spec.seed,
+        "providerId": spec.provider_id,
         "powerLimitW": hardware.power_limit_w,
         "gpus": [_gpu_to_json(gpu) for gpu in hardware.gpus],
         "topology": {
@@ -139,6 +142,7 @@ def hardware_from_json(document: Mapping[str, Any]) -> Hardware:
         labels=tuple(sorted(document["labels"].items())),
         mig=tuple(_layout(gpu) for gpu in gpus) if any(gpu.mig_enabled for gpu in gpus) else (),
         seed=int(document["seed"]),
+        provider_id=str(document.get("providerId", "")),
     )
     topology = Topology(
         gpu_count=len(gpus),

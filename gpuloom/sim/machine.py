@@ -1,6 +1,6 @@
 """A simulated GPU machine as a directory, so that hardware outlives every process that reads it.
 
-machine.json     what it is; written once
+machine.json     what it is; written once, renamed to machine.ended.json when its cloud takes it back
 containers.json  which pods it hosts on which devices; written by its kubelet alone, replaced whole
 faults.json      faults on request; written by tests and commands, read live
 journal.jsonl    what started and ended; appended by its kubelet alone, read by the audit
@@ -44,12 +44,15 @@ __all__ = [
     "Machine",
     "MachineSpec",
     "Readings",
+    "end_machine",
     "find_machines",
+    "machine_names",
     "read_hardware",
     "readings",
 ]
 
 MACHINE_FILE = "machine.json"
+ENDED_FILE = "machine.ended.json"
 CONTAINERS_FILE = "containers.json"
 FAULTS_FILE = "faults.json"
 SOCKET_FILE = "pod-resources.sock"
@@ -190,16 +193,29 @@ class Machine:
         return Faults(gpus)
 
 
-def find_machines(machines_dir: Path) -> tuple[Path, ...]:
+def end_machine(directory: Path) -> None:
+    """There is no machine any more; what it recorded stays, because the audit reads it."""
+    (directory / MACHINE_FILE).rename(directory / ENDED_FILE)
+
+
+def find_machines(machines_dir: Path, *, with_ended: bool = False) -> tuple[Path, ...]:
     """The directories of all machines, by name. Raise InvalidRequestError if there are none."""
-    found = tuple(sorted(path.parent for path in machines_dir.glob(f"*/{MACHINE_FILE}")))
+    names = (MACHINE_FILE, ENDED_FILE) if with_ended else (MACHINE_FILE,)
+    found = tuple(sorted({path.parent for name in names for path in machines_dir.glob(f"*/{name}")}))
     if not found:
         raise InvalidRequestError(f"no machines in {machines_dir}")
     return found
 
 
+def machine_names(machines_dir: Path) -> frozenset[str]:
+    """The names of the directories that hold a machine now; there may be none."""
+    return frozenset(path.parent.name for path in machines_dir.glob(f"*/{MACHINE_FILE}"))
+
+
 def read_hardware(directory: Path) -> Hardware:
     path = directory / MACHINE_FILE
+    if not path.exists() and (directory / ENDED_FILE).exists():
+        path = directory / ENDED_FILE
     try:
         return hardware_from_json(orjson.loads(path.read_bytes()))
     except FileNotFoundError:

@@ -190,7 +190,7 @@ class MeshPlanner:
         arguments = (
             *("--api", self._api_url, "--extender", self._extender_url),
             *("--ca", str(files.ca_file), "--cert", str(files.cert_file), "--key", str(files.key_file)),
-            *("--seed", str(self.options.seed)),
+            *("--seed", str(self.options.seed), "--controllers"),
         )
         return self._simulation("scheduler", "gpuloom.sim.scheduler", arguments)
 

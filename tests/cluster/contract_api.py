@@ -10,7 +10,7 @@ from gpuloom.kube.access import KubeAccess, ServerTrust, access_from_kubeconfig
 from gpuloom.kube.client import DeleteOptions, KubeClient
 from gpuloom.kube.credentials import ConfiguredCredential, FileText, InlineText
 from gpuloom.kube.objects import key_of
-from gpuloom.kube.resources import CONFIGMAPS, EVENTS, LEASES, NODES, PDBS, PODS, Resource
+from gpuloom.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, LEASES, NODES, PDBS, PODS, Resource
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.ports import HOST
 from tests.cluster.kubeconfigs import certificate_user, write_kubeconfig
@@ -63,7 +63,7 @@ async def real_api(shared: SharedControlPlane) -> AsyncIterator[RealApi]:
 
 
 async def _clear(client: KubeClient) -> None:
-    for resource in (PODS, CONFIGMAPS, PDBS, EVENTS, LEASES, NODES, CRDS):
+    for resource in (DEPLOYMENTS, PODS, CONFIGMAPS, PDBS, EVENTS, LEASES, NODES, CRDS):
         for item in (await client.list(resource)).items:
             namespace, name = key_of(item)
             if namespace not in _KEPT_NAMESPACES:

@@ -1,4 +1,4 @@
-"""A simulated Kubernetes API server over HTTP: storage, watches, bindings, evictions; no controllers.
+"""A simulated Kubernetes API server over HTTP: storage, watches, bindings, evictions, admission webhooks.
 
 It speaks JSON, not protobuf. Custom resources are served as soon as they are defined, and are pruned,
 defaulted and validated by their schema (see `schema/`).

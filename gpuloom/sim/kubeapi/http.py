@@ -15,6 +15,7 @@ from aiohttp import web
 
 from gpuloom.runtime.clock import Clock, deadline
 from gpuloom.sim.kubeapi import discovery, requests
+from gpuloom.sim.kubeapi.admission.chain import AdmissionChain
 from gpuloom.sim.kubeapi.faults import ConnectionDropped, Faults, When
 from gpuloom.sim.kubeapi.status import ApiError, unknown_path
 from gpuloom.sim.kubeapi.store import Store
@@ -30,9 +31,18 @@ _log = logging.getLogger(__name__)
 
 
 class Frontend:
-    def __init__(self, store: Store, verbs: Verbs, hub: WatchHub, faults: Faults, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        verbs: Verbs,
+        admission: AdmissionChain,
+        hub: WatchHub,
+        faults: Faults,
+        clock: Clock,
+    ) -> None:
         self._store = store
         self._verbs = verbs
+        self._admission = admission
         self._hub = hub
         self._faults = faults
         self._clock = clock
@@ -83,7 +93,7 @@ class Frontend:
         call = self._call(request, parts, query, body)
         if call.method == "GET" and requests.is_watch(query):
             return await self._watch(request, call)
-        answer = self._execute(call, ends_s)
+        answer = await self._execute(call, ends_s)
         await self._strike("after", request, ends_s)
         return _json(answer.code, answer.body)
 
@@ -97,13 +107,20 @@ class Frontend:
             content_type=request.headers.get("Content-Type", "").partition(";")[0].strip().lower(),
             body=body,
             as_table=_wants_table(request.headers.get("Accept", "")),
+            user_agent=request.headers.get("User-Agent", ""),
         )
 
-    def _execute(self, call: Call, ends_s: float | None) -> Answer:
+    async def _execute(self, call: Call, ends_s: float | None) -> Answer:
         # A request whose time is over must not act any more: its sender counts on that.
-        if ends_s is not None and self._clock.monotonic() >= ends_s:
+        if ends_s is None:
+            return await self._admission.execute(call)
+        if self._clock.monotonic() >= ends_s:
             raise _timed_out()
-        return self._verbs.execute(call)
+        try:
+            async with deadline(self._clock, ends_s - self._clock.monotonic()):
+                return await self._admission.execute(call)
+        except TimeoutError as error:
+            raise _timed_out() from error
 
     async def _strike(self, when: When, request: web.Request, ends_s: float | None) -> None:
         if self._faults.idle:

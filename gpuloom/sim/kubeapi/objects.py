@@ -14,6 +14,7 @@ from gpuloom.sim.kubeapi.pods import updated_pod_spec, with_pod_defaults
 from gpuloom.sim.kubeapi.quantities import amounts_as_text
 from gpuloom.sim.kubeapi.resources import CRD_KEY, PDB_KEY, Resource
 from gpuloom.sim.kubeapi.status import bad_request
+from gpuloom.sim.kubeapi.workloads import with_workload_defaults
 
 Object = dict[str, Any]
 
@@ -78,7 +79,9 @@ def updated_object(resource: Resource, current: Object, obj: Object) -> Object:
             updated["status"] = current["status"]
     if resource.key == "pods":
         return {**updated, "spec": updated_pod_spec(current, updated)}
-    return _with_decoded_secret(updated) if resource.key == "secrets" else updated
+    if resource.key == "secrets":
+        return _with_decoded_secret(updated)
+    return with_workload_defaults(resource.key, updated)
 
 
 def with_status(resource: Resource, current: Object, obj: Object) -> Object:
@@ -139,7 +142,7 @@ def with_defaults(resource: Resource, obj: Object, timestamp: str) -> Object:
         "secrets": _with_decoded_secret,
         "persistentvolumeclaims": _with_pending_status,
     }.get(resource.key)
-    return obj if fill is None else fill(obj)
+    return with_workload_defaults(resource.key, obj) if fill is None else fill(obj)
 
 
 def _given_metadata(obj: Object) -> Object:

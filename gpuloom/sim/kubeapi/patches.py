@@ -15,6 +15,7 @@ from gpuloom.sim.kubeapi.status import ApiError, bad_request
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json-patch+json"
+APPLY = "application/apply-patch+yaml"
 MAX_JSON_PATCH_OPERATIONS = 10_000
 
 _LIST_KEYS: Mapping[str, tuple[str, ...]] = {

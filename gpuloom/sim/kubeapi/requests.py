@@ -32,6 +32,14 @@ class Target:
     subresource: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """`force` takes over fields that others own."""
+
+    manager: str
+    force: bool
+
+
 def path_parts(raw_path: str) -> list[str]:
     """The path's parts, decoded one by one so that an encoded slash stays within its part."""
     return [unquote(part) for part in raw_path.split("?", 1)[0].split("/") if part]
@@ -127,6 +135,22 @@ def is_strict(query: Query) -> bool:
     if value not in ("", "Ignore", "Warn", "Strict"):
         raise bad_request(f'fieldValidation: Unsupported value: "{value}"')
     return value == "Strict"
+
+
+def field_manager(query: Query, user_agent: str) -> str:
+    """Who writes: as he says, or by the name of his program."""
+    return query.get("fieldManager") or user_agent.partition("/")[0] or "unknown"
+
+
+def apply_options(query: Query) -> ApplyOptions:
+    """Raise 422 if nobody is named who is to own what is applied."""
+    manager = query.get("fieldManager", "")
+    if not manager:
+        problem = FieldProblem(
+            "fieldManager", "Required value: is required for apply patch", "FieldValueRequired"
+        )
+        raise invalid("meta.k8s.io", "PatchOptions", "", [problem])
+    return ApplyOptions(manager, flag(query, "force"))
 
 
 def timeout_s(query: Query) -> float | None:

@@ -273,6 +273,10 @@ _BUILT_IN: tuple[Resource, ...] = (
     Resource("scheduling.k8s.io", ("v1",), "priorityclasses", "PriorityClass", False, False, ("pc",)),
     Resource("storage.k8s.io", ("v1",), "storageclasses", "StorageClass", False, False, ("sc",)),
     Resource("storage.k8s.io", ("v1",), "csinodes", "CSINode", False),
+    *(
+        Resource("admissionregistration.k8s.io", ("v1",), f"{kind.lower()}s", kind, False)
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    ),
     Resource(
         "apiextensions.k8s.io",
         ("v1",),

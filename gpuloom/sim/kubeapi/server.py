@@ -9,6 +9,8 @@ from typing import Any, Self
 from aiohttp import web
 
 from gpuloom.runtime.clock import Clock, SystemClock
+from gpuloom.sim.kubeapi.admission.caller import WebhookCaller
+from gpuloom.sim.kubeapi.admission.chain import AdmissionChain
 from gpuloom.sim.kubeapi.collection import Object
 from gpuloom.sim.kubeapi.database import Change
 from gpuloom.sim.kubeapi.deletion import expire_events
@@ -57,7 +59,9 @@ class SimKubeApi:
         self._hub = WatchHub(self.store, self._clock, bookmark_interval_s=bookmark_interval_s)
         self._disruptions = Disruptions(self.store)
         verbs = Verbs(self.store, self._disruptions, self._clock)
-        self._frontend = Frontend(self.store, verbs, self._hub, self.faults, self._clock)
+        self._caller = WebhookCaller(self._clock)
+        admission = AdmissionChain(self.store, verbs, self._caller)
+        self._frontend = Frontend(self.store, verbs, admission, self._hub, self.faults, self._clock)
         if token is not None:
             self._frontend.require_token(token)
         self._runner: web.AppRunner | None = None
@@ -127,6 +131,7 @@ class SimKubeApi:
         self._hub.end_all()
         if self._runner is not None:
             await self._runner.cleanup()
+        await self._caller.close()
         if self._journal is not None:
             self._journal.close()
 

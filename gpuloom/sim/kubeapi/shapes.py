@@ -71,6 +71,11 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_count_or_share(value: Any) -> bool:
+    """A whole number, or a percentage as text."""
+    return _is_whole(value) or (isinstance(value, str) and value.removesuffix("%").isdecimal())
+
+
 def _is_whole_or_text(value: Any) -> bool:
     return _is_whole(value) or isinstance(value, str)
 
@@ -137,10 +142,59 @@ _DEFINITION = (
     ("spec.versions.*.schema", _is_mapping),
     ("spec.versions.*.schema.openAPIV3Schema", _is_mapping),
 )
-_SCALED = (
+_TEMPLATED = (
     *_SPEC_AND_STATUS,
-    ("spec.replicas", _is_whole),
     ("spec.selector", _is_mapping),
+    ("spec.selector.matchLabels", _is_text_map),
+    ("spec.selector.matchExpressions", _is_mapping_list),
+    ("spec.template", _is_mapping),
+    ("spec.template.metadata", _is_mapping),
+    ("spec.template.metadata.labels", _is_text_map),
+    ("spec.template.metadata.annotations", _is_text_map),
+    ("spec.template.spec", _is_mapping),
+    ("spec.template.spec.containers", _is_mapping_list),
+    ("status.conditions", _is_mapping_list),
+)
+_SCALED = (
+    *_TEMPLATED,
+    ("spec.replicas", _is_whole),
+    ("spec.minReadySeconds", _is_whole),
+    ("spec.revisionHistoryLimit", _is_whole),
+    ("spec.strategy", _is_mapping),
+    ("spec.strategy.rollingUpdate", _is_mapping),
+    ("spec.strategy.rollingUpdate.maxSurge", _is_count_or_share),
+    ("spec.strategy.rollingUpdate.maxUnavailable", _is_count_or_share),
+    ("spec.updateStrategy", _is_mapping),
+    ("spec.updateStrategy.rollingUpdate", _is_mapping),
+)
+_JOB = (
+    *_TEMPLATED,
+    *(
+        (f"spec.{name}", _is_whole)
+        for name in (
+            *("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"),
+            "ttlSecondsAfterFinished",
+        )
+    ),
+    ("status.uncountedTerminatedPods", _is_mapping),
+)
+_WEBHOOKS = (
+    ("webhooks", _is_mapping_list),
+    ("webhooks.*.name", _is_text),
+    ("webhooks.*.clientConfig", _is_mapping),
+    ("webhooks.*.rules", _is_mapping_list),
+    ("webhooks.*.matchConditions", _is_mapping_list),
+    ("webhooks.*.timeoutSeconds", _is_whole),
+    *(
+        (f"webhooks.*.{selector}{path}", check)
+        for selector in ("namespaceSelector", "objectSelector")
+        for path, check in (
+            ("", _is_mapping),
+            (".matchLabels", _is_text_map),
+            (".matchExpressions", _is_mapping_list),
+            (".matchExpressions.*.values", _is_text_list),
+        )
+    ),
 )
 _BY_KIND: dict[str, tuple[tuple[str, Check], ...]] = {
     "pods": _POD,
@@ -151,10 +205,13 @@ _BY_KIND: dict[str, tuple[tuple[str, Check], ...]] = {
     "deployments.apps": _SCALED,
     "replicasets.apps": _SCALED,
     "statefulsets.apps": _SCALED,
+    "jobs.batch": _JOB,
     "replicationcontrollers": (*_SPEC_AND_STATUS, ("spec.replicas", _is_whole)),
     "leases.coordination.k8s.io": (("spec", _is_mapping),),
     "priorityclasses.scheduling.k8s.io": (("value", _is_whole),),
     PDB_KEY: _BUDGET,
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": _WEBHOOKS,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": _WEBHOOKS,
     CRD_KEY: _DEFINITION,
 }
 

@@ -15,6 +15,7 @@ from gpuloom.sim.kubeapi import deletion, objects, paging
 from gpuloom.sim.kubeapi.collection import Entry, Event, Key, Object
 from gpuloom.sim.kubeapi.database import Change, Database, Listener, Sink
 from gpuloom.sim.kubeapi.deletion import DEFAULT_NAMESPACES, DeleteOptions, Deletion
+from gpuloom.sim.kubeapi.ownership import Owner, Ownership, track_update, write_managed
 from gpuloom.sim.kubeapi.paging import ListQuery, Page
 from gpuloom.sim.kubeapi.patches import Patch, apply_patch
 from gpuloom.sim.kubeapi.pods import with_priority
@@ -49,6 +50,10 @@ class WriteOptions:
     subresource: str = ""
     dry_run: bool = False
     strict: bool = False
+    manager: str = "unknown"
+    """Who owns the fields that change, where that is tracked."""
+    managed: tuple[Ownership, ...] | None = None
+    """Who owns what afterwards, where an apply has decided it; None: track it."""
 
 
 STATUS = WriteOptions(subresource="status")
@@ -109,6 +114,8 @@ class Store:
             self._require_namespace(kind, key)
         if self.database.find(kind, key) is not None:
             raise already_exists(kind.key, key[1])
+        if options.managed:
+            created = write_managed(created, options.managed)
         return created if options.dry_run else self.database.put(kind, key, created).obj
 
     def get(self, resource: Resource | str, name: str, namespace: str = "") -> Object:
@@ -166,6 +173,11 @@ class Store:
             raise invalid(kind.group, kind.kind, name, [problem])
         return self._write(kind, current, patched, options)
 
+    def write(self, resource: Resource, current: Entry, obj: Object, options: WriteOptions) -> Object:
+        """As update, of an object that the caller has read and completed."""
+        require_shape(resource, obj)
+        return self._write(resource, current, obj, options)
+
     def delete(
         self,
         resource: Resource | str,
@@ -188,11 +200,14 @@ class Store:
             if self.database.find(kind, entry.key) is not None
         ]
 
-    def replace(self, resource: Resource, current: Entry, new: Object, *, dry_run: bool = False) -> Object:
+    def replace(
+        self, resource: Resource, current: Entry, new: Object, options: WriteOptions = _PLAIN
+    ) -> Object:
         """Store a new state whose admissibility the caller has decided (binding, computed status)."""
+        new = self._with_ownership(resource, current.obj, new, options)
         if new == current.obj:
             return current.obj
-        if dry_run:
+        if options.dry_run:
             return new
         if deletion.may_go(self.database, resource, new):
             return deletion.remove(self.database, resource, current.key)
@@ -219,7 +234,16 @@ class Store:
         new = objects.completed(resource, new, strict=options.strict)
         check_update(self.registry, resource, current.obj, new)
         new = objects.with_generation(resource, current.obj, new)
-        return self.replace(resource, current, new, dry_run=options.dry_run)
+        return self.replace(resource, current, new, options)
+
+    def _with_ownership(self, resource: Resource, old: Object, new: Object, options: WriteOptions) -> Object:
+        if options.managed is not None:
+            return write_managed(new, options.managed)
+        if "managedFields" not in old["metadata"]:
+            return new
+        owner = Owner(options.manager, subresource=options.subresource)
+        mine = Ownership(owner, resource.api_version, self.database.timestamp())
+        return write_managed(new, track_update(old, new, mine))
 
     def _new_object(self, resource: Resource, given: Object, namespace: str) -> Object:
         birth = objects.Birth(self.database.new_uid(), self.database.timestamp(), self._random_suffix)

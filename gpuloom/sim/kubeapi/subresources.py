@@ -18,7 +18,7 @@ from gpuloom.sim.kubeapi.status import (
     success,
     unknown_path,
 )
-from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.store import Store, WriteOptions
 from gpuloom.sim.kubeapi.validation import check_update
 
 
@@ -52,7 +52,7 @@ def bind(store: Store, namespace: str, name: str, binding: Any, *, dry_run: bool
         "spec": {**pod["spec"], "nodeName": node},
         "status": {**status, "conditions": conditions},
     }
-    store.replace(pods, entry, bound, dry_run=dry_run)
+    store.replace(pods, entry, bound, WriteOptions(dry_run=dry_run))
     return success(code=201)
 
 
@@ -84,7 +84,7 @@ def read_scale(resource: Resource, obj: Object) -> Object:
     }
 
 
-def write_scale(store: Store, resource: Resource, entry: Entry, scale: Any, *, dry_run: bool) -> Object:
+def write_scale(store: Store, resource: Resource, entry: Entry, scale: Any, options: WriteOptions) -> Object:
     """Set the wanted replicas. Raise 409 for another resourceVersion, 422 for a negative number."""
     paths = _scale_paths(resource)
     if not isinstance(scale, dict) or not isinstance(scale.get("spec") or {}, dict):
@@ -104,7 +104,7 @@ def write_scale(store: Store, resource: Resource, entry: Entry, scale: Any, *, d
         problem = FieldProblem(place, f"Invalid value: {replicas}: should be a non-negative integer")
         raise invalid(resource.group, resource.kind, entry.key[1], [problem])
     scaled = with_generation(resource, entry.obj, scaled)
-    return read_scale(resource, store.replace(resource, entry, scaled, dry_run=dry_run))
+    return read_scale(resource, store.replace(resource, entry, scaled, options))
 
 
 def _bound_node(name: str, binding: Any) -> str:

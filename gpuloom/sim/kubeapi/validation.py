@@ -17,6 +17,7 @@ from gpuloom.sim.kubeapi.selectors import (
     is_qualified_name,
 )
 from gpuloom.sim.kubeapi.status import FieldProblem, invalid
+from gpuloom.sim.kubeapi.workloads import workload_problems
 
 Object = dict[str, Any]
 
@@ -122,6 +123,8 @@ def _kind_problems(resource: Resource, obj: Object) -> Iterator[FieldProblem]:
         yield from _budget_problems(obj.get("spec") or {})
     elif resource.key == "priorityclasses.scheduling.k8s.io" and "value" not in obj:
         yield FieldProblem("value", "Required value", "FieldValueRequired")
+    else:
+        yield from workload_problems(resource.key, obj)
 
 
 def _budget_problems(spec: Object) -> Iterator[FieldProblem]:

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import yaml
 
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.kubeapi import requests, subresources
+from gpuloom.sim.kubeapi.apply import Application, apply
 from gpuloom.sim.kubeapi.collection import Entry, Object
 from gpuloom.sim.kubeapi.deletion import DeleteOptions
 from gpuloom.sim.kubeapi.disruption import Disruptions
-from gpuloom.sim.kubeapi.patches import STRATEGIC, Patch, apply_patch
+from gpuloom.sim.kubeapi.patches import APPLY, STRATEGIC, Patch, apply_patch
 from gpuloom.sim.kubeapi.representation import Representation
 from gpuloom.sim.kubeapi.requests import Target
 from gpuloom.sim.kubeapi.resources import PDB_KEY
@@ -32,6 +34,9 @@ class Call:
     content_type: str = ""
     body: bytes = b""
     as_table: bool = False
+    user_agent: str = ""
+    replacement: Object | None = None
+    """What admission made of an applied object; its owner owns what he applied all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,8 @@ class Verbs:
 
     def _patch(self, call: Call) -> Answer:
         target = call.target
+        if call.content_type == APPLY:
+            return self._apply(call)
         if call.content_type == STRATEGIC and target.resource.custom:
             raise ApiError(
                 415, "custom resources take merge patches and JSON patches, no strategic merge patches"
@@ -119,6 +126,16 @@ class Verbs:
             options=_write_options(call),
         )
         return Answer(200, self.representation(call).encode(patched))
+
+    def _apply(self, call: Call) -> Answer:
+        target = call.target
+        options = requests.apply_options(call.query)
+        application = Application(
+            *(parse_yaml(call.body), options.manager, options.force, _write_options(call)),
+            replacement=call.replacement,
+        )
+        written = apply(self._store, target.resource, target.namespace, target.name, application)
+        return Answer(201 if written.created else 200, self.representation(call).encode(written.obj))
 
     def _delete(self, call: Call) -> Answer:
         target = call.target
@@ -177,8 +194,7 @@ class Verbs:
             wanted = parse_body(call)
         else:
             raise method_not_allowed()
-        dry_run = requests.is_dry_run(call.query)
-        written = subresources.write_scale(self._store, target.resource, entry, wanted, dry_run=dry_run)
+        written = subresources.write_scale(self._store, target.resource, entry, wanted, _write_options(call))
         return Answer(200, orjson.dumps(written))
 
     def _entry(self, target: Target) -> Entry:
@@ -200,6 +216,17 @@ def parse_json(body: bytes) -> Any:
         raise bad_request(f"the request body is not valid JSON: {error}") from error
 
 
+def parse_yaml(body: bytes) -> Any:
+    """JSON is YAML as well, and far quicker to read."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            return yaml.safe_load(body)
+        except yaml.YAMLError as error:
+            raise bad_request(f"the request body is neither JSON nor YAML: {error}") from error
+
+
 def _addressed(target: Target, obj: Any) -> Any:
     """The object of a PUT, checked against (and completed by) its URL."""
     metadata = (obj.get("metadata") or {}) if isinstance(obj, dict) else None
@@ -219,7 +246,10 @@ def _addressed(target: Target, obj: Any) -> Any:
 
 def _write_options(call: Call) -> WriteOptions:
     return WriteOptions(
-        call.target.subresource, requests.is_dry_run(call.query), requests.is_strict(call.query)
+        call.target.subresource,
+        requests.is_dry_run(call.query),
+        requests.is_strict(call.query),
+        requests.field_manager(call.query, call.user_agent),
     )
 
 

@@ -1,5 +1,7 @@
 """The kubelets of many machines in one process: one watch of pods and one of nodes for all of them.
 
+Machines may come and go while it runs: a new directory gets a kubelet, an ended one loses its node.
+
 Decides which machine a pod belongs to and when a node must be told of; what happens to a pod is `worker`'s.
 """
 
@@ -30,11 +32,12 @@ from gpuloom.sim.kubelet.status import (
     node_status_patch,
 )
 from gpuloom.sim.kubelet.worker import PodWorker
-from gpuloom.sim.machine import Machine, find_machines
+from gpuloom.sim.machine import Machine, find_machines, machine_names
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
+MACHINES_INTERVAL_S = 1.0
 LOCK_FILE = ".kubelet.lock"
 MAX_WRITES_AT_ONCE = 32
 
@@ -74,6 +77,8 @@ class KubeletProcess:
         self._pods = Informer(client, PODS, clock, InformerOptions())
         self._nodes = Informer(client, NODES, clock, InformerOptions())
         self._hosts: dict[str, Host] = {}
+        self._opened: dict[str, AsyncExitStack] = {}
+        self._work: dict[str, asyncio.Task[None]] = {}
         self._workers: dict[str, PodWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -81,25 +86,67 @@ class KubeletProcess:
         """Raise InvalidRequestError if the machines can't be taken over."""
         directories = find_machines(self._settings.machines_dir)
         with machines_lock(self._settings.machines_dir):
-            async with AsyncExitStack() as stack:
+            for directory in directories:
+                check_socket_path(Machine.open(directory).socket_path)
+            try:
                 for directory in directories:
-                    check_socket_path(Machine.open(directory).socket_path)
-                for directory in directories:
-                    await self._take_over(directory, stack)
+                    await self._take_over(directory)
                 async with asyncio.TaskGroup() as tasks:
                     self._tasks = tasks
                     tasks.create_task(self._nodes.run())
                     tasks.create_task(self._pods.run())
                     tasks.create_task(self._heartbeats())
                     await self._follow_pods()
+                    tasks.create_task(self._follow_machines())
+            finally:
+                for opened in self._opened.values():
+                    await opened.aclose()
 
-    async def _take_over(self, directory: Path, stack: AsyncExitStack) -> None:
-        host = Host(Machine.open(directory), self._settings.behaviour, self._clock)
-        stack.callback(host.close)
-        server = PodResourcesServer(host)
-        await server.start()
-        stack.push_async_callback(server.stop)
+    async def _take_over(self, directory: Path) -> Host:
+        async with AsyncExitStack() as stack:
+            host = Host(Machine.open(directory), self._settings.behaviour, self._clock)
+            stack.callback(host.close)
+            server = PodResourcesServer(host)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            self._opened[host.node] = stack.pop_all()
         self._hosts[host.node] = host
+        return host
+
+    async def _follow_machines(self) -> None:
+        await self._nodes.wait_synced()
+        while True:
+            await self._clock.sleep(MACHINES_INTERVAL_S)
+            present = machine_names(self._settings.machines_dir)
+            for name in sorted(present - self._hosts.keys()):
+                try:
+                    host = await self._take_over(self._settings.machines_dir / name)
+                except (GpuloomError, OSError) as error:
+                    _log.warning("machine not taken over", extra={"machine": name, "error": str(error)})
+                    continue
+                await self._heartbeat(host)
+            for name in sorted(self._hosts.keys() - present):
+                await self._let_go(self._hosts.pop(name))
+
+    async def _let_go(self, host: Host) -> None:
+        """The machine is gone, with all that ran on it; what a cloud's controller would do is done here."""
+        for uid, hosted in tuple(host.hosted.items()):
+            task = self._work.get(uid)
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            if not hosted.exited:
+                host.exit(uid, killed=True)
+        await self._opened.pop(host.node).aclose()
+        node = self._nodes.get(host.node)
+        if node is None:
+            return
+        try:
+            await self._client.delete(NODES, host.node, options=DeleteOptions(uid=uid_of(node)))
+        except (ConflictError, NotFoundError):
+            return
+        except GpuloomError as error:
+            _log.warning("node not deleted", extra={"node": host.node, "error": str(error)})
 
     async def _follow_pods(self) -> None:
         """Only once all pods are known: before, a pod that is merely not listed yet would look deleted."""
@@ -126,7 +173,12 @@ class KubeletProcess:
         worker = PodWorker(pod, host, self._api, self._clock, lambda: self._pods.by_uid(pod.uid))
         self._workers[pod.uid] = worker
         task = self._tasks.create_task(worker.run())
-        task.add_done_callback(lambda _: self._workers.pop(pod.uid, None))
+        self._work[pod.uid] = task
+        task.add_done_callback(lambda _: self._forget_worker(pod.uid))
+
+    def _forget_worker(self, uid: str) -> None:
+        self._workers.pop(uid, None)
+        self._work.pop(uid, None)
 
     async def _heartbeats(self) -> None:
         """Every node each period, spread over it so that a thousand nodes don't speak at once."""
@@ -134,11 +186,15 @@ class KubeletProcess:
         await asyncio.gather(*(self._heartbeat(host) for host in self._hosts.values()))
         while True:
             for host in tuple(self._hosts.values()):
-                await self._clock.sleep(HEARTBEAT_S / len(self._hosts))
+                await self._clock.sleep(HEARTBEAT_S / max(1, len(self._hosts)))
                 await self._heartbeat(host)
+            if not self._hosts:
+                await self._clock.sleep(HEARTBEAT_S)
 
     async def _heartbeat(self, host: Host) -> None:
-        """A missed beat is no harm: the next one comes."""
+        """A missed beat is no harm: the next one comes. A machine that is gone must not register again."""
+        if self._hosts.get(host.node) is not host:
+            return
         try:
             await self._tell_node(host)
             await self._renew_lease(host)

@@ -67,7 +67,7 @@ def node_object(hardware: Hardware, faults: Faults, now: datetime) -> JsonObject
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": hardware.spec.node, "labels": node_labels(hardware)},
-        "spec": {},
+        "spec": {"providerID": hardware.spec.provider_id} if hardware.spec.provider_id else {},
         "status": {
             "capacity": capacity,
             "allocatable": allocatable,

@@ -1,5 +1,6 @@
 """python -m gpuloom.sim.scheduler (--api URL | --kubeconfig FILE) --extender URL …"""
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from gpuloom.sim.command import (
     run_command,
     url_argument,
 )
+from gpuloom.sim.controllers.loop import ControllerLoop
 from gpuloom.sim.scheduler.extender import ExtenderSettings, HttpExtender, client_tls
 from gpuloom.sim.scheduler.loop import SchedulerSettings
 from gpuloom.sim.scheduler.process import run_scheduler
@@ -41,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         async with (
             KubeClient(api_access(options, clock), clock) as client,
             HttpExtender(reach, clock) as extender,
+            asyncio.TaskGroup() as tasks,
         ):
+            if options.controllers:
+                tasks.create_task(ControllerLoop(client, clock).run())
             await run_scheduler(client, extender, settings, clock)
 
     return run_command("sim-scheduler", run)
@@ -63,6 +68,7 @@ def _parser() -> CommandParser:
     add("--bind-timeout", type=duration_argument, default=5.0, metavar="TIME", help="default 5s")
     add("--extender-weight", type=int, default=100, metavar="N", help="default 100: the extender decides")
     add("--seed", type=int, default=0, help="equal seeds break ties equally (default 0)")
+    add("--controllers", action="store_true", help="run the controllers of Jobs, Deployments and so on, too")
     return parser
 
 

@@ -41,6 +41,16 @@ def a_budget(name: str = "budget", **spec: Any) -> Object:
     return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec}}
 
 
+def a_deployment(name: str = "d", **spec: Any) -> Object:
+    labels = {"app": "x"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "serve:1"}]},
+    }
+    selector = {"matchLabels": labels}
+    return {"metadata": {"name": name}, "spec": {"selector": selector, "template": template, **spec}}
+
+
 def a_definition(plural: str = "widgets", kind: str = "Widget", **version: Any) -> Object:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -7,10 +7,10 @@ from gpuloom.sim.kubeapi.patches import JSON, Patch
 from gpuloom.sim.kubeapi.status import ApiError
 from gpuloom.sim.kubeapi.store import STATUS, Store, WriteOptions
 
-from .builders import a_config_map, a_gpu_pod, a_pod, a_store
+from .builders import a_config_map, a_deployment, a_gpu_pod, a_pod, a_store
 
 NODE = {"metadata": {"name": "n1"}, "status": {"capacity": {"nvidia.com/gpu": 8}}}
-DEPLOYMENT: dict[str, Any] = {"metadata": {"name": "d"}, "spec": {"replicas": 1}}
+DEPLOYMENT = a_deployment("d", replicas=1)
 
 
 def refused(code: int, call: Any, *arguments: Any, **keywords: Any) -> ApiError:
@@ -169,7 +169,7 @@ def test_the_main_resource_ignores_status_and_the_status_resource_all_else() -> 
     after = store.patch("deployments.apps", "d", both, options=STATUS)
 
     assert after["status"] == {"replicas": 1}
-    assert after["spec"] == {"replicas": 1}
+    assert after["spec"] == made["spec"]
     assert "labels" not in after["metadata"]
 
 

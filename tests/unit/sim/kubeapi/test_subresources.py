@@ -9,6 +9,7 @@ from .builders import (
     a_binding,
     a_budget,
     a_definition,
+    a_deployment,
     a_pod,
     a_server,
     running,
@@ -207,10 +208,7 @@ async def test_pods_that_do_not_run_need_no_budget() -> None:
 
 async def test_a_deployment_is_scaled() -> None:
     async with a_server() as (api, client):
-        selector = {"matchLabels": {"app": "x"}}
-        api.store.create(
-            "deployments.apps", {"metadata": {"name": "d"}, "spec": {"replicas": 2, "selector": selector}}
-        )
+        api.store.create("deployments.apps", a_deployment("d", replicas=2))
 
         read = await client.get(f"{DEPLOYMENTS}/d/scale")
         put = await client.put(f"{DEPLOYMENTS}/d/scale", {**read.body, "spec": {"replicas": 3}})

@@ -1,0 +1,1 @@
+"""A simulated cloud: instances that are launched, interrupted and terminated, and what can go wrong."""

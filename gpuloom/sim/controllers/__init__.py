@@ -1,0 +1,1 @@
+"""Workload controllers of the simulated cluster: Jobs, Deployments, ReplicaSets, StatefulSets, lost pods."""

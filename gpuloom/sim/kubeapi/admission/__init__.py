@@ -1,0 +1,1 @@
+"""Admission webhooks: which are asked about a write, what they are told, and what their answers change."""
