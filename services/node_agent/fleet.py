@@ -18,13 +18,16 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.settings import TlsConfig
 from gpuloom.runtime.app import App
 from gpuloom.runtime.config import REQUIRED, group, setting
-from gpuloom.runtime.parsers import comma_list, existing_file, text
+from gpuloom.runtime.parsers import boolean, comma_list, existing_file, text
 from gpuloom.runtime.service import run_service
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.node_agent.agent import AgentOptions, Sources, add_agent, open_machine, surround
 from services.node_agent.config import Timing
 from services.node_agent.exporter.config import ExporterConfig
+from services.node_agent.late_agents import LateAgents, LatePlaces
 from services.node_agent.spot.config import SpotConfig
+
+_LATE_HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,21 @@ class FleetConfig:
     )
     nodes: tuple[str, ...] = setting(
         "GPULOOM_FLEET_NODES",
-        default=REQUIRED,
+        default=(),
         parse=comma_list(text),
-        help="Names of the nodes whose agents run here",
+        help="Names of the nodes whose agents run here; needed unless GPULOOM_FLEET_FOLLOW is on",
     )
     agents_file: Path = setting(
         "GPULOOM_AGENTS_FILE",
         default=REQUIRED,
         parse=existing_file,
         help="JSON object of node names and the host:port of their agents",
+    )
+    follow: bool = setting(
+        "GPULOOM_FLEET_FOLLOW",
+        default=False,
+        parse=boolean,
+        help="Whether machines that appear later get an agent here, listed in the agents file",
     )
     timing: Timing = group(Timing)
     exporter: ExporterConfig = group(ExporterConfig)
@@ -57,6 +66,8 @@ class FleetConfig:
 
 
 async def build(app: App, config: FleetConfig) -> None:
+    if not config.nodes and not config.follow:
+        raise InvalidRequestError("GPULOOM_FLEET_NODES must name nodes, or GPULOOM_FLEET_FOLLOW be on")
     rpc = RpcEnvironment(config.tls.files(), app.registry, app.clock)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     nodes, pods = Informer(client, NODES, app.clock), Informer(client, PODS, app.clock)
@@ -69,6 +80,11 @@ async def build(app: App, config: FleetConfig) -> None:
             raise InvalidRequestError(f"{config.agents_file} has no address for node {name}")
         options = AgentOptions(address.host, address.port, False, config.timing, spot=config.spot)
         await add_agent(around, open_machine(config.machines_dir / name, name), options)
+    if config.follow:
+        options = AgentOptions(_LATE_HOST, 0, False, config.timing, spot=config.spot)
+        places = LatePlaces(config.machines_dir, config.agents_file)
+        late = LateAgents(around, pods, config.tls.files(), places, options)
+        app.add_loop("late agents", late.run)
 
 
 if __name__ == "__main__":

@@ -112,10 +112,11 @@ class Mesh:
         }
         return await self._start("node_agent", AgentConfig, node_agent.build, own)
 
-    async def start_fleet(self, *names: str) -> Service:
+    async def start_fleet(self, *names: str, follow: bool = False) -> Service:
         own = {
             "GPULOOM_FLEET_MACHINES_DIR": str(self.folder),
             "GPULOOM_FLEET_NODES": ",".join(names),
+            "GPULOOM_FLEET_FOLLOW": str(follow).lower(),
             "GPULOOM_AGENTS_FILE": str(self.agents_file),
             "GPULOOM_AGENT_SAMPLE_INTERVAL": "50ms",
             "GPULOOM_AGENT_HEARTBEAT_INTERVAL": "100ms",

@@ -12,6 +12,7 @@ import pytest
 from grpc import aio
 from prometheus_client import CollectorRegistry
 
+from gpuloom.clients.agents import read_agents_file
 from gpuloom.codec.node import node_state_to_proto
 from gpuloom.errors import GpuloomError, InvalidRequestError, NotAllowedError, NotReadyError, UnavailableError
 from gpuloom.model.gpu import DeviceRef, GpuHealth
@@ -25,7 +26,7 @@ from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.parsers import Address
 from gpuloom.sim.kubelet.host import Behaviour, Host
 from gpuloom.sim.kubelet.podresources import PodResourcesServer
-from gpuloom.sim.machine import Faults, GpuFault, Machine
+from gpuloom.sim.machine import Faults, GpuFault, Machine, end_machine
 from gpuloom.v1 import node_agent_pb2 as pb
 from gpuloom.v1.node_agent_pb2_grpc import (
     NodeAgentServiceStub,
@@ -140,6 +141,24 @@ async def test_a_fleet_is_many_agents_each_at_its_own_address(tmp_path: Path) ->
             name: mesh.node_uid(name) for name in names
         }
         assert len(agents.servers) == 2
+
+
+async def test_a_fleet_that_follows_has_an_agent_for_a_machine_as_long_as_it_is_there(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        mesh.add_machine("n1")
+        mesh.tell_agents(n1=free_ports(1)[0])
+        fleet = await mesh.start_fleet("n1", follow=True)
+
+        mesh.add_machine("late")
+        await until(lambda: "late" in read_agents_file(mesh.agents_file))
+        port = read_agents_file(mesh.agents_file)["late"].port
+        async with states_at(mesh, port) as states:
+            found = await first(states, lambda state: bool(state.gpus and state.node_uid))
+        end_machine(mesh.folder / "late")
+        await until(lambda: "late" not in read_agents_file(mesh.agents_file))
+
+        assert (found.node_name, found.node_uid) == ("late", mesh.node_uid("late"))
+        assert not fleet.task.done()
 
 
 async def test_a_fleet_without_an_address_for_a_node_does_not_start(tmp_path: Path) -> None:
