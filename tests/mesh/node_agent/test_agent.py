@@ -143,7 +143,9 @@ async def test_a_fleet_is_many_agents_each_at_its_own_address(tmp_path: Path) ->
 
 async def test_a_fleet_that_follows_has_an_agent_for_a_machine_as_long_as_it_is_there(tmp_path: Path) -> None:
     async with a_mesh(tmp_path) as mesh:
-        fleet = await mesh.start_fleet(follow=True)
+        mesh.add_machine("n1")
+        mesh.tell_agents(n1=free_ports(1)[0])
+        fleet = await mesh.start_fleet("n1", follow=True)
 
         mesh.add_machine("late")
         await until(lambda: "late" in read_agents_file(mesh.agents_file))

@@ -16,7 +16,6 @@ import grpc
 import orjson
 from aiohttp import web
 
-from gpuloom.catalog import load_catalog
 from gpuloom.codec.allocation import encode_allocation
 from gpuloom.errors import ConflictError
 from gpuloom.kube.access import KubeAccess
@@ -29,12 +28,6 @@ from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.audit import audit
-from gpuloom.sim.cloud.machines import MachineRoom
-from gpuloom.sim.cloud.model import CapacityType, OfferingKey
-from gpuloom.sim.cloud.offerings import default_offerings
-from gpuloom.sim.cloud.server import CloudServer
-from gpuloom.sim.cloud.state import CloudSettings, CloudState, LaunchRequest
-from gpuloom.sim.controllers.loop import ControllerLoop
 from gpuloom.sim.journal import EntryKind, read_journal
 from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubelet.host import Behaviour
@@ -172,7 +165,7 @@ async def a_cluster(*, scheduler: bool = True, hold: asyncio.Event | None = None
 @asynccontextmanager
 async def kubelet(cluster: Cluster) -> AsyncIterator[None]:
     settings = KubeletSettings(cluster.directory, Behaviour(seed=5))
-    async with _background(KubeletProcess(cluster.client, settings, FastClock()).run()):
+    async with background(KubeletProcess(cluster.client, settings, FastClock()).run()):
         yield
 
 
@@ -181,7 +174,7 @@ async def _scheduling(client: KubeClient, url: str) -> AsyncIterator[None]:
     reach = ExtenderSettings(url, filter_timeout_s=20.0, bind_timeout_s=5.0)
     async with (
         HttpExtender(reach, FastClock()) as extender,
-        _background(run_scheduler(client, extender, SchedulerSettings(MANAGED), FastClock())),
+        background(run_scheduler(client, extender, SchedulerSettings(MANAGED), FastClock())),
     ):
         yield
 
@@ -201,7 +194,7 @@ async def _served(extender: SmallExtender) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _background(work: Any) -> AsyncIterator[None]:
+async def background(work: Any) -> AsyncIterator[None]:
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -404,35 +397,3 @@ async def _kubelet_process(cluster: Cluster) -> asyncio.subprocess.Process:
         "1s",
         stderr=asyncio.subprocess.DEVNULL,
     )
-
-
-async def test_a_machine_that_comes_later_runs_pods_and_takes_its_node_and_pods_with_it() -> None:
-    clock, offering = FastClock(), OfferingKey("p5.48xlarge", "zone-a", CapacityType.SPOT)
-    cloud = CloudState(default_offerings(load_catalog()), CloudSettings(boot_delay_s=(10.0, 20.0)))
-    async with a_cluster(scheduler=False) as cluster, kubelet(cluster):
-        server = CloudServer(cloud, clock, MachineRoom(cluster.directory, load_catalog()))
-        controllers = ControllerLoop(cluster.client, clock)
-        async with server, _background(server.run()), _background(controllers.run()):
-            launched = cloud.launch(LaunchRequest(offering, mode=NodeMode.NVIDIA), clock.now().timestamp())
-
-            async def node() -> Any:
-                nodes = (await cluster.client.list(NODES)).items
-                return next((one for one in nodes if one["metadata"]["name"] == launched.node), None)
-
-            await eventually(node, "the instance's node registers")
-            registered = await node()
-            await cluster.create("train", {"nvidia.com/gpu": "2"})
-            await cluster.client.bind(PodBinding("team-a", "train", launched.node))
-            await cluster.reaches("train", "Running")
-            cloud.terminate(launched.instance_id, clock.now().timestamp())
-
-            async def is_gone() -> bool:
-                return await node() is None
-
-            await eventually(is_gone, "the node goes with its machine")
-            await cluster.reaches("train", "gone")
-            report = audit(cluster.directory)
-
-    assert registered["spec"]["providerID"] == launched.provider_id
-    assert registered["metadata"]["labels"]["gpuloom.dev/capacity-type"] == "spot"
-    assert (report.clean, report.starts, report.ends) == (True, 1, 1)
