@@ -32,7 +32,7 @@ kube-assets: $(VENV)/.dev-ready ## build pinned Kubernetes programs for the clus
 bench-cluster: $(VENV)/.dev-ready ## pods/s of a bare kube-scheduler, a do-nothing extender and ours, in one run
 	@$(BIN)/python -m tests.bench.cluster $(ARGS)
 
-bench-agent: $(VENV)/.dev-ready ## cost of a look and of a scrape at 8 GPUs x 7 slices, memory and CPU of an agent; needs a C compiler
+bench-agent: $(VENV)/.dev-ready ## cost of a sample and of a scrape at 8 GPUs x 7 slices, memory and CPU of an agent; needs a C compiler
 	@$(BIN)/python -m tests.bench.agent $(ARGS)
 
 bench-discovery: $(VENV)/.dev-ready ## discovery with 1,000 simulated agents: time to synced, change to reader, memory, CPU

@@ -150,7 +150,7 @@ async def add_agent_of(around: Surroundings, parts: Parts, options: AgentOptions
     sampler = Sampler(node, driver, owners, app.clock, around.metrics)
     app.add_loop(f"sampler {name}", lambda: sampler.run(timing.sample_interval_s, timing.usage_interval_s))
     app.add_liveness(f"sampler {name}", node.stale_reason)
-    app.add_readiness(f"first look at {name}", lambda: _not_looked(node))
+    app.add_readiness(f"first sample of {name}", lambda: _not_looked(node))
     lister = await app.enter(ProcessLister(driver, census))
     return await _serve(around, node, lister, options)
 
@@ -163,7 +163,7 @@ async def _serve(around: Surroundings, node: Node, lister: ProcessLister, option
 
 
 def _not_looked(node: Node) -> str | None:
-    return None if node.looked_at else "the node has not been looked at yet"
+    return None if node.looked_at else "the node has not been sampled yet"
 
 
 def _gpu_claims(machine: Machine) -> GpuClaims:

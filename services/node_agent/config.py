@@ -36,13 +36,13 @@ class Timing:
         "GPULOOM_AGENT_SAMPLE_INTERVAL",
         default=1.0,
         parse=seconds,
-        help="How often the node is looked at",
+        help="How often the node is sampled",
     )
     usage_interval_s: float = setting(
         "GPULOOM_AGENT_USAGE_INTERVAL",
         default=10.0,
         parse=seconds,
-        help="How often readers of the state are told what GPUs do; Prometheus is shown every look",
+        help="How often readers of the state are told what GPUs do; Prometheus is shown every sample",
     )
     heartbeat_interval_s: float = setting(
         "GPULOOM_AGENT_HEARTBEAT_INTERVAL",

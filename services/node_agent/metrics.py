@@ -14,13 +14,13 @@ class AgentMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._nodes: list[Node] = []
         self.looks = Counter(
-            "gpuloom_node_agent_looks_total",
-            "Looks at the node, by the part that could not be read",
+            "gpuloom_node_agent_samples_total",
+            "Samples of the node, by the part that could not be read",
             ["problem"],
             registry=registry,
         )
         self.look_duration = Histogram(
-            "gpuloom_node_agent_look_duration_seconds", "Time to look at the node once", registry=registry
+            "gpuloom_node_agent_sample_duration_seconds", "Time to sample the node once", registry=registry
         )
         self._implausible = Counter(
             "gpuloom_node_agent_implausible_values_total",

@@ -22,7 +22,7 @@ class Node:
         self.state = state
         self.feed: VersionedFeed[NodeStateDelta] = VersionedFeed(clock)
         self.picture: Picture | None = None
-        """The last look; None before the first."""
+        """The last sample; None before the first."""
         self.wiring: tuple[GpuWiring, ...] = ()
         """As the driver told it last: it does not change while the driver is silent."""
         self._clock = clock
@@ -34,9 +34,9 @@ class Node:
         return self.picture is not None
 
     def stale_reason(self) -> str | None:
-        """A look that hangs is the one way in which the sampler can fail without dying."""
+        """A sample that hangs is the one way in which the sampler can fail without dying."""
         age_s = self._clock.monotonic() - self._looked_at_s
-        return f"the node was last looked at {age_s:.0f} s ago" if age_s > self._max_age_s else None
+        return f"the node was last sampled {age_s:.0f} s ago" if age_s > self._max_age_s else None
 
     def move_to(
         self,

@@ -1,4 +1,4 @@
-"""One look at the node with everything in it; what is shown beside the state is drawn from it."""
+"""One sample of the node with everything in it; what is shown beside the state is drawn from it."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from services.node_agent.readings import DriverReading
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`reading` is None if the driver did not answer that look; `processes` are those that it told of.
+    """`reading` is None if the driver did not answer that sample; `processes` are those that it told of.
 
     `looked_at_s` is by the monotonic clock.
     """

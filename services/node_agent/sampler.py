@@ -98,7 +98,7 @@ class _Listed:
     delivered: tuple[Holder, ...]
 
     def given(self, processes: tuple[OwnedProcess, ...], known: tuple[Holder, ...]) -> tuple[Holder, ...]:
-        """`known` are the holders of the look before."""
+        """`known` are the holders of the sample before."""
         through_kubelet = kubelet_holders(self.listing, processes) + unlisted_holders(self.listing, known)
         return through_kubelet + self.delivered
 
@@ -141,7 +141,7 @@ class Sampler:
         return reading, ""
 
     def _report(self, seen: Observation) -> None:
-        """Count every look once, by its gravest problem, and log each part when its problem changes."""
+        """Count every sample once, by its gravest problem, and log each part when its problem changes."""
         problems = {
             "driver": seen.driver_problem,
             "holders": seen.holders_problem,

@@ -67,7 +67,7 @@ class NodeAgentServer(NodeAgentServiceServicer):
 
     def _refuse_unseen(self) -> None:
         if not self._node.looked_at:
-            raise NotReadyError("the node has not been looked at yet")
+            raise NotReadyError("the node has not been sampled yet")
         self._refuse_stale()
 
     def _refuse_stale(self) -> None:

@@ -23,7 +23,7 @@ from services.node_agent.readings import DriverReading
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the node. A part that could not be read carries its reason instead.
+    """One sample of the node. A part that could not be read carries its reason instead.
 
     A problem with processes is none with holders: what was given is known without them.
     """
@@ -39,12 +39,12 @@ class Observation:
 
 
 def first_state(node_name: str, mode: NodeMode, delivery: Delivery) -> NodeState:
-    """The state before the first look: nothing known, so nothing may be given out."""
+    """The state before the first sample: nothing known, so nothing may be given out."""
     return NodeState(node_name, "", mode, delivery, holders_unknown_reason="the agent has just started")
 
 
 def next_state(before: NodeState, seen: Observation, with_usage: bool = True) -> NodeState:
-    """`with_usage` False: readings that are there already stay, because nobody needs them at every look."""
+    """`with_usage` False: readings that are there already stay, because nobody needs them at every sample."""
     gpus = _gpus(before, seen)
     return replace(
         before,

@@ -39,7 +39,7 @@ MAX_NAME_LENGTH = 253
 
 NOTE = (
     "Judged are GPUs, CPU and memory. Taints, affinity, spreading, volumes and whatever else kube-scheduler "
-    "looks at by itself are not."
+    "evaluates by itself are not."
 )
 KEPT_NOTE = "Nodes where room is kept for nominated pods of at least equal priority, and counts as taken: {}."
 NOT_ASKED = (
@@ -47,7 +47,7 @@ NOT_ASKED = (
     "one of these, or let that scheduler call the extender"
 )
 NEVER_ASKED = "No kube-scheduler has asked this extender about a pod since it began to lead."
-GATED = "The pod has scheduling gates: kube-scheduler does not look at it until they are removed."
+GATED = "The pod has scheduling gates: kube-scheduler does not consider it until they are removed."
 
 
 class Observed(Protocol):

@@ -43,7 +43,7 @@ NAMESPACE = "gpuloom-system"
 ACCOUNTS = (*(service.name.replace("_", "-") for service in ROSTER), "scheduler")
 MAX_PUBLISH_DELAY_S = 3.0
 NODES_LOOKED_AT_A_SECOND = 100
-"""All agents are in one process here, and a thousand that look every second leave others half the machine."""
+"""All agents are in one process here; a thousand that sample every second leave others half the machine."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 
 @dataclass(frozen=True)
 class Look:
-    """One look into a container: it saw these devices at some moment between the two (monotonic) times."""
+    """One sample into a container: it saw these devices at some moment between the two (monotonic) times."""
 
     began_s: float
     ended_s: float

@@ -76,7 +76,7 @@ class Observer:
                 await CLOCK.sleep(LOOK_EVERY_S)
 
     async def until_seen(self, pod: JsonObject) -> None:
-        """Until there was a look into it. Raise TimeoutError if nobody can look for too long."""
+        """Until there was a sample into it. Raise TimeoutError if nobody can look for too long."""
         async with deadline(CLOCK, LOOK_PATIENCE_S):
             while uid_of(pod) not in self.stays:
                 await CLOCK.sleep(0.2)

@@ -27,7 +27,7 @@ QUICK = NvmlOptions(
     reopen_cap_s=0.4,
 )
 
-# Nothing but what every look reads, after the first one.
+# Nothing but what every sample reads, after the first one.
 CALM = replace(QUICK, tiers=Tiers(60.0, 60.0, 60.0))
 
 

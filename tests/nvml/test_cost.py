@@ -1,4 +1,4 @@
-"""How many NVML calls a look makes: each takes its turn at a lock that applications share."""
+"""How many NVML calls a sample makes: each takes its turn at a lock that applications share."""
 
 import pytest
 

@@ -17,7 +17,7 @@ from tests.nvml.machines import FUNCTION_NOT_FOUND, GPU_IS_LOST, mig_machine, so
 pytestmark = pytest.mark.real
 
 LISTING = "nvmlDeviceGetComputeRunningProcesses_v3"
-# A look of its own lists processes at first and not again.
+# A sample of its own lists processes at first and not again.
 RARELY = replace(QUICK, tiers=Tiers(0.0, 60.0, 60.0))
 
 

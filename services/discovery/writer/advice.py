@@ -12,9 +12,8 @@ from services.discovery.trust import REASONS
 ADVICE: Mapping[Cause, str] = {
     Cause.AGENT_NOT_HEARD: "Check that the node agent's pod runs on this node and that discovery reaches "
     "its port; pods that run here are left alone",
-    Cause.AGENT_SILENT: "Look at the log of the node agent's pod on this node; pods that run here are left "
-    "alone",
-    Cause.NODE_UID_UNKNOWN: "Look at the log of the node agent's pod: it can't read its node from Kubernetes",
+    Cause.AGENT_SILENT: "See the log of the node agent's pod on this node; pods that run here are left alone",
+    Cause.NODE_UID_UNKNOWN: "See the log of the node agent's pod: it can't read its node from Kubernetes",
     Cause.NODE_REPLACED: "Restart the node agent's pod if this does not clear within a minute",
     Cause.MODE_UNKNOWN: "Set GPULOOM_AGENT_MODE to nvidia or gpuloom for the agent of this node",
     Cause.TWO_AUTHORITIES: "Let one give out the GPUs: take NVIDIA's device plugin off this node, or set "
@@ -40,7 +39,7 @@ ADVICE: Mapping[Cause, str] = {
     "end them",
     Cause.HELD_WITHOUT_ALLOCATION: "Delete that pod, and let it ask for the GPU by its resources: an image "
     "must not take GPUs by itself",
-    Cause.WRONG_COUNT: "Delete that pod, so that it starts anew; if this comes back, look at the log of the "
+    Cause.WRONG_COUNT: "Delete that pod, so that it starts anew; if this comes back, see the log of the "
     "device plugin",
 }
 

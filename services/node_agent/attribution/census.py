@@ -1,4 +1,4 @@
-"""Who computes on this node's GPUs, look after look.
+"""Who computes on this node's GPUs, sample after sample.
 
 A GPU that does not tell its processes now still has those it told last, as long as they run and are the same
 ones: a card that hangs must not look free.
@@ -16,7 +16,7 @@ from services.node_agent.readings import DriverReading, Process
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """`told` by the driver in this look, and `remembered` of GPUs that told nothing.
+    """`told` by the driver in this sample, and `remembered` of GPUs that told nothing.
 
     `problem` is why nothing is known of their owners, if so.
     """

@@ -1,6 +1,6 @@
-"""The text that a scrape gets, kept until the next look at a node.
+"""The text that a scrape gets, kept until the next sample of a node.
 
-It is written when somebody first asks for it after a look, and never more than once a look: scrapes are
+It is written when somebody first asks for it after a sample, and never more than once a sample: scrapes are
 rarer than looks. A scrape reads what was seen last; it asks no driver and waits for nothing.
 """
 
@@ -30,10 +30,10 @@ class Shown(Protocol):
 
     @property
     def picture(self) -> Picture | None:
-        """The last look; None before the first."""
+        """The last sample; None before the first."""
 
     def stale_reason(self) -> str | None:
-        """Why the last look is too old to be shown; None if it is not."""
+        """Why the last sample is too old to be shown; None if it is not."""
 
 
 class Exporter:

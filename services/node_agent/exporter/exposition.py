@@ -1,7 +1,7 @@
-"""One look at a node as Prometheus' text format. Pure.
+"""One sample of a node as Prometheus' text format. Pure.
 
 Decides which series are shown and with which labels. What was not read is left out; it never shows a value
-of an earlier look.
+of an earlier sample.
 """
 
 import math
@@ -25,7 +25,7 @@ from services.node_agent.readings import Activity, DriverReading, GpuSample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 UP = "dcgm_up"
-UP_HELP = "1 if the GPU driver answered the last look at the node, and that was lately."
+UP_HELP = "1 if the GPU driver answered the last sample of the node, and that was lately."
 
 _DECIMALS = 6
 # A null byte ends the text for Prometheus; nothing else is special inside a label's value.
@@ -71,7 +71,7 @@ def exposition(pages: Iterable[NodePage], form: PageFormat) -> bytes:
 
 
 def device_block(picture: Picture, form: PageFormat) -> Block:
-    """The series of all devices of one look; none if the driver did not answer."""
+    """The series of all devices of one sample; none if the driver did not answer."""
     reading = picture.reading
     if reading is None:
         return {}

@@ -36,7 +36,7 @@ class Share:
 
 
 class Division:
-    """How the devices of one look are divided."""
+    """How the devices of one sample are divided."""
 
     def __init__(self, picture: Picture) -> None:
         self._holders = _holders_by_device(picture.state.holders)

@@ -37,7 +37,7 @@ _NOT_LISTED = "this driver can't list processes"
 
 @dataclass(frozen=True, slots=True)
 class NvmlOptions:
-    """A look waits `patience_s` for slow GPUs, opening the session up to `open_patience_s`.
+    """A sample waits `patience_s` for slow GPUs, opening the session up to `open_patience_s`.
 
     What a slow GPU said last is its sample until that is older than `hold_s`.
 

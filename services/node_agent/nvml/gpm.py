@@ -1,6 +1,6 @@
 """How busy the parts of a GPU are, per GPU or per MIG instance, on cards that measure it (Hopper and later).
 
-A figure is what happened between two samples, so the first look at a device gives none.
+A figure is what happened between two samples, so the first sample of a device gives none.
 """
 
 from collections.abc import Collection

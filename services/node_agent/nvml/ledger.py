@@ -38,7 +38,7 @@ class Memory:
     """
 
     condition: Condition = field(default_factory=Condition)
-    health: tuple[GpuHealth, str] = (GpuHealth.UNKNOWN, "the GPU was not looked at yet")
+    health: tuple[GpuHealth, str] = (GpuHealth.UNKNOWN, "the GPU was not sampled yet")
     layout: MigLayout = field(default_factory=MigLayout)
     wiring: Wiring | None = None
     look: Look | None = None

@@ -1,4 +1,4 @@
-"""One initialised session with the driver, and one look at one GPU in it. Everything here may block."""
+"""One initialised session with the driver, and one sample of one GPU in it. Everything here may block."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ Answer = Look | Listing
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """How often what is read that a look does not read every time."""
+    """How often what is read that a sample does not read every time."""
 
     slow_interval_s: float = 10.0
     process_interval_s: float = 10.0
@@ -72,11 +72,11 @@ class Slot:
 
     @property
     def listed_late(self) -> bool:
-        """A process list came after its asker had gone; it must not be taken for a look."""
+        """A process list came after its asker had gone; it must not be taken for a sample."""
         return self._listing and not self._lane.busy
 
     def read_all_next(self) -> None:
-        """Something happened to the GPU: the next look reads the slow part and the counters, too."""
+        """Something happened to the GPU: the next sample reads the slow part and the counters, too."""
         self._slow_due_s = self._counters_due_s = 0.0
 
     def start_look(self, session: Session) -> "asyncio.Future[Outcome[Answer]] | None":

@@ -1,6 +1,6 @@
 """What a GPU does now. A value that the driver does not give is None, never 0.
 
-There are two tiers: what moves is read at every look; what moves slowly, or costs much, now and then. What
+There are two tiers: what moves is read at every sample; what moves slowly, or costs much, now and then. What
 hardly moves at all is in `counters.py`.
 """
 

@@ -16,7 +16,7 @@ from services.node_agent.spot.metadata import Metadata
 from services.node_agent.spot.metrics import SpotMetrics
 from services.node_agent.spot.watcher import NoticeSource, SpotWatcher, WatcherParts
 
-# One look is at most a handful of questions (AWS: token, action, token again, action, hint), and ends before
+# One poll is at most a handful of questions (AWS: token, action, token again, action, hint), and ends before
 # the next begins. A link-local service answers within milliseconds.
 _QUESTIONS_PER_LOOK = 6
 _LONGEST_TIMEOUT_S = 1.0

@@ -1,6 +1,6 @@
 """Which looks an agent made, by the NVML calls that the stand-in counted. Pure.
 
-Calls come in bursts with silence between them; a burst is one look. Nothing of this asks the agent, which
+Calls come in bursts with silence between them; a burst is one sample. Nothing of this asks the agent, which
 would cost what is being measured.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 QUIET_S = 0.35
-"""So long without a call ends a look; it is far less than the shortest interval between two."""
+"""So long without a call ends a sample; it is far less than the shortest interval between two."""
 
 # A thread waits for events all the time, whether somebody looks or not.
 _WAITING = "nvmlEventSetWait_v2"
@@ -18,9 +18,9 @@ _COMPARING = "nvmlDeviceGetTopologyCommonAncestor"
 
 
 class Tier(StrEnum):
-    """What a look reads beside what every look reads, by how often that is read."""
+    """What a sample reads beside what every sample reads, by how often that is read."""
 
-    FAST = "every look"
+    FAST = "every sample"
     SLOW = "every 10 s"
     LINKS = "every 60 s"
     ALL = "every 10 s and 60 s"
@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class LookCost:
-    """One look, from the last glance before its first call until the agent is silent again."""
+    """One sample, from the last glance before its first call until the agent is silent again."""
 
     tier: Tier
     calls: int
@@ -49,9 +49,9 @@ class LookCost:
 
 
 def looks_of(samples: Sequence[Sample]) -> tuple[LookCost, ...]:
-    """Every look that was seen whole, in order."""
+    """Every sample that was seen whole, in order."""
     found: list[LookCost] = []
-    # Until the first silence nobody knows whether a look is under way.
+    # Until the first silence nobody knows whether a sample is under way.
     quiet: Sample | None = None
     changed_at = samples[0] if samples else None
     before = changed_at
@@ -72,7 +72,7 @@ def calls_between(first: Sample, last: Sample) -> int:
 
 
 def cpu_share(samples: Sequence[Sample], looks: Sequence[LookCost]) -> float:
-    """Of one core. From the end of a look to the end of one, so that no look counts in part."""
+    """Of one core. From the end of a sample to the end of one, so that no look counts in part."""
     first, last = (looks[0].ended, looks[-1].ended) if len(looks) > 1 else (samples[0], samples[-1])
     return (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s)
 

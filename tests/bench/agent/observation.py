@@ -71,12 +71,12 @@ def parse_own_figures(text: str) -> OwnFigures:
     troubled = sum(
         sample.value
         for sample in samples
-        if sample.name == "gpuloom_node_agent_looks_total" and sample.labels["problem"] != "none"
+        if sample.name == "gpuloom_node_agent_samples_total" and sample.labels["problem"] != "none"
     )
     return OwnFigures(
-        looks=int(of["gpuloom_node_agent_look_duration_seconds_count"]),
+        looks=int(of["gpuloom_node_agent_sample_duration_seconds_count"]),
         troubled_looks=int(troubled),
-        look_s=of["gpuloom_node_agent_look_duration_seconds_sum"],
+        look_s=of["gpuloom_node_agent_sample_duration_seconds_sum"],
         written=int(of["gpuloom_node_agent_exposition_duration_seconds_count"]),
     )
 

@@ -17,7 +17,7 @@ MOST_RSS_MIB = 128.0
 MOST_CPU_SHARE = 0.02
 
 _ABSENT = "-"
-# One look alone says more of the machine than of the agent.
+# One sample alone says more of the machine than of the agent.
 _FEWEST_COMPARED = 3
 
 
@@ -59,7 +59,7 @@ class Summary:
     agents: Mapping[str, AgentSummary]
     looks: Mapping[str, Mapping[Tier, LookSummary]]
     slices_to_whole: Mapping[Tier, float]
-    """Processor time of a look at 8 GPUs x 7 slices, to one at 8 whole GPUs."""
+    """Processor time of a sample at 8 GPUs x 7 slices, to one at 8 whole GPUs."""
     scrapes: Mapping[Page, ScrapeSummary]
     calls_while_scraped: int
     yardstick_ms: float
@@ -97,7 +97,10 @@ def to_json(summary: Summary) -> bytes:
 def render(summary: Summary) -> str:
     sections = (
         ("agents in the same period, each with a reader and a scrape every 15 s", _agent_rows(summary)),
-        ("one look, by what it reads (medians; a yardstick is a fixed piece of Python)", _look_rows(summary)),
+        (
+            "one sample, by what it reads (medians; a yardstick is a fixed piece of Python)",
+            _look_rows(summary),
+        ),
         (f"a scrape, alone on a kept connection (8x7: {GPUS * SLICES} devices)", _scrape_rows(summary)),
     )
     parts = [f"{title}\n{table(rows)}" for title, rows in sections]
@@ -186,12 +189,12 @@ def _problems(measured: Measured) -> list[str]:
         found.append(f"{measured.calls_while_scraped} NVML calls were made while the agent was scraped")
     wanted = sum(len(measured.scrapes[page]) for page in WRITTEN_PAGES)
     if measured.written_anew < wanted:
-        found.append(f"{measured.written_anew} of {wanted} scrapes found a look that was new")
+        found.append(f"{measured.written_anew} of {wanted} scrapes found a sample that was new")
     return found
 
 
 def _agent_rows(summary: Summary) -> list[tuple[str, ...]]:
-    heads = ("agent", "CPU % of a core", "RSS MiB", "peak MiB", "looks", "mean ms a look")
+    heads = ("agent", "CPU % of a core", "RSS MiB", "peak MiB", "looks", "mean ms a sample")
     rows: list[tuple[str, ...]] = [heads]
     for variant in VARIANTS:
         agent = summary.agents[variant.name]

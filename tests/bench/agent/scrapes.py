@@ -18,7 +18,7 @@ _NEXT_LOOK_S = 1.4
 class Page(StrEnum):
     """`OWN` is the service's own endpoint, which scrapes of the GPU metrics are compared with.
 
-    The text of GPU metrics is written when a look is first asked for, and kept until the next.
+    The text of GPU metrics is written when a sample is first asked for, and kept until the next.
     """
 
     OWN = "own metrics"
@@ -59,7 +59,7 @@ class Scraper:
         return found
 
     async def written(self, agent: RunningAgent, count: int) -> Mapping[Page, list[Scrape]]:
-        """Each after a look that nobody asked for yet."""
+        """Each after a sample that nobody asked for yet."""
         found: dict[Page, list[Scrape]] = {page: [] for page in WRITTEN_PAGES}
         for _ in range(count):
             for page in WRITTEN_PAGES:

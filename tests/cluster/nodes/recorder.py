@@ -50,7 +50,7 @@ class Recorder:
             await self._clock.sleep(INTERVAL_S)
 
     def close(self) -> None:
-        """After a last look: what began since the one before has run as well."""
+        """After a last sample: what began since the one before has run as well."""
         self.look()
         self._journal.close()
 

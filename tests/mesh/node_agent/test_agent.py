@@ -179,9 +179,9 @@ async def test_an_agent_that_no_longer_looks_vouches_for_nothing() -> None:
         async with open_stream(call) as messages:
             full = await anext(messages)
             kinds = [await next_kind(messages, clock) for _ in range(2)]
-            with pytest.raises(NotReadyError, match="last looked at"):
+            with pytest.raises(NotReadyError, match="last sampled"):
                 await next_kind(messages, clock)
-        with pytest.raises(NotReadyError, match="last looked at"):
+        with pytest.raises(NotReadyError, match="last sampled"):
             await watch_once(channel)
         node.move_to(a_state())
         again = await watch_once(channel)

@@ -145,13 +145,13 @@ async def test_before_the_first_look_and_long_after_the_last_nothing_is_told() -
     machine = FakeMachine(BOTH)
     async with an_agent_of(machine) as stage:
         for call in (topology_of, processes_of):
-            with pytest.raises(NotReadyError, match="not been looked at yet"):
+            with pytest.raises(NotReadyError, match="not been sampled yet"):
                 await call(stage.channel)
         look(stage, machine)
         told = await topology_of(stage.channel)
         await stage.clock.advance(11.0)
         for call in (topology_of, processes_of):
-            with pytest.raises(NotReadyError, match="last looked at"):
+            with pytest.raises(NotReadyError, match="last sampled"):
                 await call(stage.channel)
 
     assert told == (PAIR, ())

@@ -36,7 +36,7 @@ def silence(seconds: float) -> list[dict[str, int]]:
 
 
 def looking(times: int, *calls: dict[str, int]) -> tuple[Sample, ...]:
-    """An agent that looks so often, with a second of silence around each look."""
+    """An agent that looks so often, with a second of silence around each sample."""
     return glances(*silence(1), *([*calls, *silence(1)] * times))
 
 
@@ -88,7 +88,7 @@ def test_the_share_of_a_core_counts_whole_intervals_only() -> None:
 
     share = cpu_share(samples, looks_of(samples))
 
-    # Four intervals of 1.1 s with a look of 2 ms each; the ends of the period are left out.
+    # Four intervals of 1.1 s with a sample of 2 ms each; the ends of the period are left out.
     assert round(share, 6) == round(0.002 / 1.1, 6)
 
 
@@ -106,14 +106,14 @@ def test_memory_is_read_from_the_status_of_a_process() -> None:
 
 
 def test_looks_with_a_problem_are_told_from_the_agent_s_metrics() -> None:
-    text = """# TYPE gpuloom_node_agent_looks_total counter
-gpuloom_node_agent_looks_total{problem="none"} 9.0
-gpuloom_node_agent_looks_total{problem="holders"} 2.0
-gpuloom_node_agent_looks_total{problem="driver"} 1.0
-# TYPE gpuloom_node_agent_look_duration_seconds histogram
-gpuloom_node_agent_look_duration_seconds_bucket{le="+Inf"} 12.0
-gpuloom_node_agent_look_duration_seconds_count 12.0
-gpuloom_node_agent_look_duration_seconds_sum 0.6
+    text = """# TYPE gpuloom_node_agent_samples_total counter
+gpuloom_node_agent_samples_total{problem="none"} 9.0
+gpuloom_node_agent_samples_total{problem="holders"} 2.0
+gpuloom_node_agent_samples_total{problem="driver"} 1.0
+# TYPE gpuloom_node_agent_sample_duration_seconds histogram
+gpuloom_node_agent_sample_duration_seconds_bucket{le="+Inf"} 12.0
+gpuloom_node_agent_sample_duration_seconds_count 12.0
+gpuloom_node_agent_sample_duration_seconds_sum 0.6
 # TYPE gpuloom_node_agent_exposition_duration_seconds histogram
 gpuloom_node_agent_exposition_duration_seconds_count 4.0
 gpuloom_node_agent_exposition_duration_seconds_sum 0.02

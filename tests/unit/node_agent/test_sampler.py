@@ -51,7 +51,7 @@ class Bench:
             self.reader = apply_node_delta(self.reader, update.delta)
 
     def looks(self, problem: str) -> float:
-        found = self.registry.get_sample_value("gpuloom_node_agent_looks_total", {"problem": problem})
+        found = self.registry.get_sample_value("gpuloom_node_agent_samples_total", {"problem": problem})
         return found or 0.0
 
 
@@ -258,7 +258,7 @@ async def test_a_look_that_hangs_makes_the_state_stale_until_it_comes_back() -> 
     release.set()
     await settle()
 
-    assert (in_time, hanging) == (None, "the node was last looked at 11 s ago")
+    assert (in_time, hanging) == (None, "the node was last sampled 11 s ago")
     assert bench.node.stale_reason() is None
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Counting processes look after look, and listing them on request."""
+"""Counting processes sample after sample, and listing them on request."""
 
 import asyncio
 from dataclasses import dataclass, field, replace

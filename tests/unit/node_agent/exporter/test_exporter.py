@@ -54,13 +54,13 @@ def test_an_old_look_is_not_shown_and_a_new_one_brings_the_series_back() -> None
     exporter = an_exporter(node)
     before = exporter.text()
 
-    node.stale = "the node was last looked at 60 s ago"
+    node.stale = "the node was last sampled 60 s ago"
     stale, reason = exporter.text(), exporter.stale_reason()
     node.stale = None
 
     assert values_of(stale, "dcgm_up") == {(): 0}
     assert b"DCGM_FI_DEV" not in stale
-    assert reason == "n1: the node was last looked at 60 s ago"
+    assert reason == "n1: the node was last sampled 60 s ago"
     assert exporter.text() == before
     assert exporter.stale_reason() is None
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a look."""
+"""What Prometheus reads of a sample."""
 
 from dataclasses import replace
 

@@ -98,12 +98,12 @@ async def test_health_tells_that_the_node_is_not_looked_at() -> None:
     async with served() as made, aiohttp.ClientSession() as session:
         async with session.get(f"{made.url}/healthz") as good:
             pass
-        made.node.stale = "the node was last looked at 60 s ago"
+        made.node.stale = "the node was last sampled 60 s ago"
         async with session.get(f"{made.url}/healthz") as bad:
             reason = await bad.text()
 
     assert (good.status, bad.status) == (200, 503)
-    assert reason == "n1: the node was last looked at 60 s ago\n"
+    assert reason == "n1: the node was last sampled 60 s ago\n"
 
 
 async def test_a_header_without_end_is_refused() -> None:
