@@ -120,14 +120,14 @@ async def test_containers_get_their_devices_and_no_others_while_every_call_of_nv
         await chain.node.kill(Daemon.KUBELET)
         (free,) = {0, 1} - {int(name[-1]) for name in given_to(half)}
         wrong = {
-            "forged": an_allocation("GPU-unknown"),
+            "forged": an_allocation("GPU-unknown", milli=100),
             "copied": allocation_of(half),
-            "misplaced": replace(an_allocation(uuid(free)), container="side"),
+            "misplaced": replace(an_allocation(uuid(free), milli=100), container="side"),
+            "wider": an_allocation(uuid(free)),
         }
         for name, allocation in wrong.items():
-            await bind(chain, name, 1000, allocation)
-        await bind(chain, "wider", 100, an_allocation(uuid(free)))
-        refused = {name: await refusal(chain.client, name) for name in (*wrong, "wider")}
+            await bind(chain, name, 100, allocation)
+        refused = {name: await refusal(chain.client, name) for name in wrong}
         await bind(chain, "late", 1000, an_allocation(uuid(free)))
         late = await wait_started(chain.client, "late", CLOCK)
         still = await chain.client.get(PODS, "half", NAMESPACE)
@@ -269,10 +269,9 @@ async def bind(chain: Chain, name: str, milli: int, allocation: Allocation) -> N
     await chain.extender.bind(binding)
 
 
-def an_allocation(gpu_uuid: str) -> Allocation:
-    return Allocation(
-        "", "", "main", False, (AllocatedDevice(DeviceRef(gpu_uuid), MILLI_PER_GPU, MEMORY_MIB),)
-    )
+def an_allocation(gpu_uuid: str, milli: int = MILLI_PER_GPU) -> Allocation:
+    memory_mib = MEMORY_MIB * milli // MILLI_PER_GPU
+    return Allocation("", "", "main", False, (AllocatedDevice(DeviceRef(gpu_uuid), milli, memory_mib),))
 
 
 async def seen_by(chain: Chain, pod: JsonObject) -> list[str]:
