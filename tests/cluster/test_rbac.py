@@ -8,7 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpuloom.errors import NotAllowedError
+from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient, PodBinding
+from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
@@ -26,6 +28,7 @@ from services.discovery.writer.metrics import WriterMetrics
 from services.discovery.writer.wiring import Writer, WriterParts
 from services.node_agent.delivery.runtime_class import RuntimeClassReader
 from services.scheduler_extender.adapters.demand import NAME, DemandStore
+from services.scheduler_extender.adapters.name_warnings import NameWarnings
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.shared import SharedControlPlane
 
@@ -60,6 +63,7 @@ EXPECTED: dict[str, set[Right]] = {
         *((verb, "pods") for verb in ("get", "list", "watch", "patch")),
         *((verb, "nodes") for verb in ("list", "watch", "patch")),
         ("create", "pods/binding"),
+        ("create", "events"),
     },
 }
 
@@ -226,6 +230,26 @@ async def test_the_extender_keeps_its_statistics_in_its_own_configmap_and_reads_
                 await client.delete(CONFIGMAPS, NAME, NAMESPACE)
         finally:
             await admin.delete(CONFIGMAPS, NAME, NAMESPACE)
+
+
+async def test_the_extender_tells_a_pod_once_of_names_that_nothing_reads(
+    shared_control_plane: SharedControlPlane, pod: JsonObject
+) -> None:
+    misspelled = {"metadata": {"annotations": {"gpuloom.dev/gpu-modell": "A100"}}}
+    async with (
+        await as_account(shared_control_plane, "scheduler-extender") as client,
+        shared_control_plane.client() as admin,
+    ):
+        shown = await admin.patch(PODS, "p", NAMESPACE, misspelled)
+        for replica in ("one", "two"):
+            recorder = EventRecorder(client, "gpuloom-scheduler-extender", replica, CLOCK)
+            warnings = NameWarnings(recorder, CLOCK, lambda: True)
+            warnings.observe(Change(None, shown))
+            await warnings.tell()
+            assert recorder.dropped == 0
+
+        events = await admin.list(EVENTS, Selection(field_selector=f"involvedObject.uid={uid_of(pod)}"))
+        assert [event["reason"] for event in events.items] == ["UnknownName"]
 
 
 async def test_the_extender_stamps_binds_and_wakes_but_deletes_nothing(
