@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpuloom.errors import InvalidRequestError, NotFoundError, NotReadyError
 from gpuloom.model.explanation import PodStanding
 from gpuloom.model.ledger import Decision, Verdict
+from gpuloom.model.node import NodeMode
 from gpuloom.placement.reasons import KEPT
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.types_pb2 import PodRef
@@ -29,6 +30,7 @@ from tests.unit.scheduler_extender.builders import (
     an_allocation,
     given,
     gpuloom_share,
+    nvidia_cards,
     some_facts,
 )
 from tests.unit.scheduler_extender.inquiry_desk import InquiryDesk
@@ -325,3 +327,28 @@ async def test_a_misspelled_wish_is_named() -> None:
 
     assert found.standing is PodStanding.FITS
     assert "did you mean gpuloom.dev/gpu-model?" in found.warnings[0]
+
+
+async def test_a_pod_that_kube_scheduler_refuses_by_itself_is_explained_all_the_same() -> None:
+    """Its event says "Insufficient nvidia.com/gpu", and the extender is never asked."""
+    nvidia = some_facts("v1", *(a_gpu(f"GPU-v1-{n}", n) for n in range(8)), mode=NodeMode.NVIDIA)
+    desk = InquiryDesk(nvidia, pods=[a_pod(POD, nvidia_cards(16))])
+
+    found = await desk.inquiries.explain_named("default", "pod")
+
+    assert found.standing is PodStanding.REFUSED
+    assert found.judgement is not None
+    assert [reason.reason for reason in found.judgement.reasons] == [
+        "node has fewer than 16 GPUs outside MIG mode"
+    ]
+    assert [miss.has for miss in found.judgement.near_misses] == ["8 of 16 GPUs free"]
+    assert found.judgement.changes[0].change == "nvidia.com/gpu: 8 instead of nvidia.com/gpu: 16"
+
+
+async def test_a_pod_that_asks_for_both_kinds_of_gpus_is_told_to_choose() -> None:
+    both = a_pod(POD, {**nvidia_cards(1), **gpuloom_share(500)})
+
+    found = await a_desk(both).inquiries.explain_named("default", "pod")
+
+    assert found.standing is PodStanding.REFUSED
+    assert "either for nvidia.com/* or for gpuloom.dev/*" in found.problem
