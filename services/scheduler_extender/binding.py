@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpuloom.codec.allocation import encode_allocation, visible_devices
+from gpuloom.codec.allocation import encode_allocation
 from gpuloom.errors import (
     ConflictError,
     GpuloomError,
@@ -30,24 +30,18 @@ from gpuloom.errors import (
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import JsonObject, is_older_version, resource_version_of, uid_of
 from gpuloom.model.allocation import Allocation
-from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import Decision, Verdict
-from gpuloom.model.node import Delivery, NodeMode, PodRef
-from gpuloom.names import (
-    ANNOTATION_ALLOCATION,
-    ANNOTATION_VISIBLE_DEVICES,
-    NRI_PLUGIN,
-    REQUIRED_PLUGINS_PREFIX,
-)
+from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.placement.choose import choose_devices
-from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.bind_annotations import binding_annotations
 from services.scheduler_extender.claims import ObservedPod
 from services.scheduler_extender.comparison import Comparison
 from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.pods import allocation_text, asker_of, observed_pod
 from services.scheduler_extender.ports import Binder, Mandate, Pods
 from services.scheduler_extender.views import Views
@@ -252,13 +246,17 @@ class Bindings:
             advisory=view.mode is NodeMode.NVIDIA,
             devices=chosen,
         )
+        try:
+            annotations = binding_annotations(allocation, view)
+        except NotFoundError as error:
+            raise BindRefusedError(str(error)) from error
         attempt = Attempt(
             observed.ref,
             call.node_name,
             allocation,
             cpu_milli=observed.request.cpu_milli,
             memory_bytes=observed.request.memory_bytes,
-            annotations=_annotations(allocation, view),
+            annotations=annotations,
         )
         # Before it is held: afterwards the node is no longer what it was chosen as.
         bench.comparison.compare(call.uid, observed.request, view)
@@ -382,25 +380,3 @@ def _may_be_applied(attempt: Attempt, resource_version: str) -> bool:
     """Whether a Binding that was sent for a pod, unbound at this version, may still come or just came."""
     open_versions = (version for version, count in attempt.sent.items() if count > 0)
     return not all(is_older_version(version, resource_version) for version in open_versions)
-
-
-def _annotations(allocation: Allocation, view: NodeView) -> dict[str, str]:
-    annotations = {ANNOTATION_ALLOCATION: encode_allocation(allocation)}
-    if not allocation.advisory:
-        try:
-            annotations[ANNOTATION_VISIBLE_DEVICES] = visible_devices(allocation, _mig_uuids(view))
-        except NotFoundError as error:
-            raise BindRefusedError(str(error)) from error
-        if view.delivery is Delivery.NRI:
-            # A runtime that checks it waits for the agent, instead of starting the container without its GPU.
-            annotations[REQUIRED_PLUGINS_PREFIX + allocation.container] = f'["{NRI_PLUGIN}"]'
-    return annotations
-
-
-def _mig_uuids(view: NodeView) -> dict[DeviceRef, str]:
-    """What the instances are called right now."""
-    return {
-        DeviceRef(gpu_view.gpu.uuid, instance.placement): instance.uuid
-        for gpu_view in view.gpus
-        for instance in gpu_view.gpu.mig_instances
-    }

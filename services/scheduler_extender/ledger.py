@@ -16,41 +16,17 @@ The rules, each of which prevents a double allocation:
     vanished, and so is what it may have got by a bind under way.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
-from gpuloom.model.allocation import Allocation
 from gpuloom.model.ledger import EntryState, LedgerEntry
 from gpuloom.model.node import PodRef
 from gpuloom.model.snapshot import NodeFacts
+from services.scheduler_extender.attempts import Attempt, AttemptKey
 from services.scheduler_extender.claims import ObservedPod, lost_its_record, pod_claim
 from services.scheduler_extender.occupancy import Claim, held_claims, with_holders
 from services.scheduler_extender.releases import Release, Releases
-
-AttemptKey = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A Binding that was or will be sent: this pod, this node, these devices.
-
-    `cpu_milli` and `memory_bytes` are what the pod asks of the node beside its devices; `annotations` are
-    what its Binding carries. `sent` counts, by the pod's resourceVersion, the Bindings that were sent and not
-    refused: each of them may have been applied, or may still be.
-    """
-
-    pod: PodRef
-    node_name: str
-    allocation: Allocation
-    cpu_milli: int = 0
-    memory_bytes: int = 0
-    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)
-    sent: Counter[str] = field(default_factory=Counter, compare=False)
-
-    @property
-    def key(self) -> AttemptKey:
-        return self.pod.uid, self.allocation.node_uid
 
 
 class Ledger:

@@ -13,10 +13,11 @@ from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.claims import ObservedPod
+from services.scheduler_extender.hosts import Hosts, HostTotals
 from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.nominations import Nomination, Nominations
 from services.scheduler_extender.pods import HostShare, host_share, nomination_of, observed_pod
-from services.scheduler_extender.views import Hosts, HostTotals, Views
+from services.scheduler_extender.views import Views
 
 
 class ClusterState:

@@ -8,9 +8,7 @@ devices back, and where others are nominated to that come before it, it sees wha
 """
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuloom.catalog import load_catalog
@@ -18,15 +16,15 @@ from gpuloom.codec.allocation import GPU_UUID
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.model.snapshot import CLAIMED_GPU, MODE_CHANGED
-from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
+from gpuloom.placement.devices import GpuView, NodeView
 from gpuloom.placement.fleet import Fleet
 from gpuloom.placement.potential import Prices, neutral_prices
 from services.scheduler_extender.census import Census
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.hosts import Hosts
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.modes import mode_conflict, vanished_reason
 from services.scheduler_extender.nominations import NOBODY, Asker, Nomination, Nominations, Remainders
 from services.scheduler_extender.occupancy import NOTHING, Claim, Taken, closed_reason, taken_by
-from services.scheduler_extender.pods import HostShare
 from services.scheduler_extender.promised import PromisedViews
 
 ViewOf = Callable[[str], NodeView | None]
@@ -34,67 +32,6 @@ ViewOf = Callable[[str], NodeView | None]
 NO_FACTS = "no device facts from its agent"
 STALE = "device facts are stale"
 SLICE_GONE = "a pod has a MIG slice that the GPU no longer has"
-
-
-@dataclass(frozen=True, slots=True)
-class HostTotals:
-    """What pods may use of a node in all."""
-
-    cpu_milli: int
-    memory_bytes: int
-
-
-class Hosts:
-    """CPU and memory accounts of all nodes."""
-
-    def __init__(self) -> None:
-        self._totals: dict[str, HostTotals] = {}
-        self._shares: dict[str, HostShare] = {}
-        self._used: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-
-    def set_totals(self, node_name: str, totals: HostTotals | None) -> bool:
-        """Whether that is news."""
-        if totals is None:
-            return self._totals.pop(node_name, None) is not None
-        before, self._totals[node_name] = self._totals.get(node_name), totals
-        return before != totals
-
-    def set_share(self, pod_uid: str, share: HostShare | None) -> set[str]:
-        """Account for a pod; returns the names of the nodes it came to or left."""
-        before = self._shares.pop(pod_uid, None)
-        if before == share:
-            if share is not None:
-                self._shares[pod_uid] = share
-            return set()
-        for entry, sign in ((before, -1), (share, 1)):
-            if entry is not None:
-                used = self._used[entry.node_name]
-                used[0] += sign * entry.cpu_milli
-                used[1] += sign * entry.memory_bytes
-        if share is not None:
-            self._shares[pod_uid] = share
-        return {entry.node_name for entry in (before, share) if entry is not None}
-
-    def accounts_for(self, pod_uid: str) -> bool:
-        return pod_uid in self._shares
-
-    def capacity(self, node_name: str, attempts: Iterable[Attempt] = ()) -> HostCapacity | None:
-        """What is left beside these binds to the node, without those whose pod is accounted for there."""
-        totals = self._totals.get(node_name)
-        if totals is None:
-            return None
-        cpu_milli, memory_bytes = self._used.get(node_name, (0, 0))
-        for attempt in attempts:
-            share = self._shares.get(attempt.pod.uid)
-            if share is None or share.node_name != node_name:
-                cpu_milli += attempt.cpu_milli
-                memory_bytes += attempt.memory_bytes
-        return HostCapacity(
-            totals.cpu_milli,
-            max(0, totals.cpu_milli - cpu_milli),
-            totals.memory_bytes,
-            max(0, totals.memory_bytes - memory_bytes),
-        )
 
 
 class Views:

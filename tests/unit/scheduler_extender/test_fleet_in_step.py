@@ -7,7 +7,8 @@ from gpuloom.codec.pod import pod_request
 from gpuloom.kube.cache import Change
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.score import ScoreWeights
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.offered import OfferedNames
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState

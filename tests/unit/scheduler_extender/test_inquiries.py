@@ -15,8 +15,8 @@ from gpuloom.model.node import NodeMode
 from gpuloom.placement.reasons import KEPT
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.types_pb2 import PodRef
+from services.scheduler_extender.attempts import Attempt
 from services.scheduler_extender.inquiries import GATED, KEPT_NOTE, MAX_WAITING, NEVER_ASKED, NOTE, Inquiries
-from services.scheduler_extender.ledger import Attempt
 from services.scheduler_extender.quarantine import FREE_FAILURES, REASON, workload_of
 from services.scheduler_extender.server import MAX_POD_BYTES, SchedulerExtenderServer
 from services.scheduler_extender.whatif import MAX_REPLICAS

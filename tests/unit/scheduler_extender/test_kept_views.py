@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gpuloom.kube.cache import Change
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.state import ClusterState
 from tests.effort import examples
 from tests.unit.scheduler_extender.builders import (

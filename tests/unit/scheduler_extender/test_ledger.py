@@ -6,7 +6,8 @@ import pytest
 
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.snapshot import ClosedGpu
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.ledger import Ledger
 from tests.unit.scheduler_extender.builders import (
     JsonObject,
     a_gpu,

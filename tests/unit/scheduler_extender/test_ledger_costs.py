@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.ledger import Ledger
 from tests.unit.scheduler_extender.builders import a_pod, a_ref, an_allocation, an_observed_pod, given
 from tests.unit.scheduler_extender.costs import lines_run
 

@@ -5,7 +5,8 @@ import pytest
 from gpuloom.kube.cache import Change
 from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
 from gpuloom.model.snapshot import MODE_CHANGED
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.state import ClusterState
 from tests.unit.scheduler_extender.builders import (
     HandClock,

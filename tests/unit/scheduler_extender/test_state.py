@@ -2,7 +2,8 @@
 
 from gpuloom.kube.cache import Change
 from gpuloom.model.ledger import EntryState
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.state import ClusterState
 from tests.unit.scheduler_extender.builders import (
     HandClock,

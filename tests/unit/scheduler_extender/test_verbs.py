@@ -7,9 +7,10 @@ import orjson
 from gpuloom.kube.cache import Change
 from gpuloom.model.ledger import Verdict
 from gpuloom.placement.score import ScoreWeights
+from services.scheduler_extender.attempts import Attempt
 from services.scheduler_extender.binding import Bench, Bindings
 from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.verbs import Verbs

@@ -8,10 +8,12 @@ from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Fit, fit
 from gpuloom.placement.reasons import KEPT
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.hosts import Hosts, HostTotals
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.nominations import Asker, Nomination, Nominations
 from services.scheduler_extender.pods import HostShare
-from services.scheduler_extender.views import NO_FACTS, SLICE_GONE, STALE, Hosts, HostTotals, Views
+from services.scheduler_extender.views import NO_FACTS, SLICE_GONE, STALE, Views
 from tests.unit.scheduler_extender.builders import (
     MEMORY_MIB,
     a_given_slice,

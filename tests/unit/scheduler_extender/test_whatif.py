@@ -14,7 +14,8 @@ from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.score import rank
-from services.scheduler_extender.ledger import Attempt, Ledger
+from services.scheduler_extender.attempts import Attempt
+from services.scheduler_extender.ledger import Ledger
 from services.scheduler_extender.occupancy import with_taken
 from services.scheduler_extender.state import ClusterState
 from services.scheduler_extender.whatif import forecast
