@@ -79,7 +79,8 @@ cluster_programs() { # where the Kubernetes programs are, or nothing
 }
 
 on_nodes=(tests/cluster/nodes tests/cluster/test_real_nodes.py tests/cluster/test_delivery.py
-  tests/cluster/test_delivery_chain.py tests/cluster/test_nvidia_mode.py tests/cluster/test_real_chaos.py)
+  tests/cluster/test_delivery_chain.py tests/cluster/test_force_deletion.py tests/cluster/test_nvidia_mode.py
+  tests/cluster/test_real_chaos.py)
 if cluster_programs || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
   part "contract suites on a real API server and a real PostgreSQL" "$bin/pytest" -q -m real tests/contract "$@"
   part "real control plane: accounts, configuration, end to end with kube-scheduler" \

@@ -135,8 +135,10 @@ async def _simulated_gpus(cluster: Cluster) -> AsyncIterator[MeshLayout]:
     specs = [_a_machine(node.name) for node in cluster.nodes]
     layout = await lay_out_services(cluster.plane, specs, CLOCK)
     machines = machines_of(layout)
-    for machine in machines:
+    for node, machine in zip(cluster.nodes, machines, strict=True):
         await _offer(cluster.client, machine)
+        # The agents ask the kubelets, which know of no device of these pods.
+        machine.socket_path.symlink_to(node.paths.pod_resources_socket)
     async with _recording(cluster.nodes, machines):
         await start_services(cluster.plane, layout)
         yield layout
