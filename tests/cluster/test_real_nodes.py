@@ -108,8 +108,11 @@ async def test_a_pod_outlives_both_daemons_and_extended_resources_stay(cluster: 
     assert (await _environment(cluster, after))["POD_NAME"] == "steady"
 
 
-async def test_shares_of_gpus_reach_the_containers_that_they_were_given_to(tmp_path: Path) -> None:
-    """One node of each line. Two nodes with two GPUs have room for eight halves, not for a ninth."""
+async def test_shares_reach_their_pods(tmp_path: Path) -> None:
+    """One node of each line. Two nodes with two GPUs have room for eight halves, not for a ninth.
+
+    The name is short because it is part of the path of a socket.
+    """
     halves = [f"half-{number}" for number in range(8)]
     lines = {"real-a": RuntimeLine.CONTAINERD_1_7, "real-b": RuntimeLine.CONTAINERD_2}
     async with a_cluster(tmp_path, lines) as cluster, _simulated_gpus(cluster) as layout:
