@@ -22,6 +22,9 @@ the same texts as this page.
 The API server fills in defaults, drops fields that it does not know (`kubectl` refuses them), and refuses
 wrong values with the name of the field. Fields in **bold** are needed. GPULoom writes `status`, through
 the status subresource.
+
+**This version has the definitions alone.** The services that act on these resources are not there yet, so
+what is declared is checked and kept, and nothing else happens.
 """
 
 
