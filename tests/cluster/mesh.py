@@ -6,6 +6,7 @@ stand for the cluster's own and run as its administrator.
 
 import os
 import random
+import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
 import orjson
 
 from gpuloom.cli.scheduler_config import (
@@ -173,6 +175,14 @@ class Mesh:
         """What its kubelet and agent see, live."""
         return Machine.open(self.layout.machines / node)
 
+    async def closed_nodes(self) -> int | None:
+        """How many nodes the extender has closed; None while it does not tell."""
+        url = f"http://{HOST}:{self.layout.ports.extender_http}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            text = await answer.text()
+        found = re.search(r"^gpuloom_scheduler_extender_closed_nodes (\S+)$", text, re.MULTILINE)
+        return None if found is None else int(float(found[1]))
+
     def denied_calls(self) -> list[str]:
         """What a service tried and its account was not allowed to do."""
         lines = [
@@ -224,7 +234,8 @@ async def open_foundation(
         _write_files(layout, machines, chosen[6:])
         async with Supervisor(clock) as supervisor, plane.client() as client:
             kubelets = layout.kubelets(_nodes_are_there(client, len(nodes)))
-            await supervisor.start([[kubelets, layout.fleet()]])
+            # The agents ask the kubelets, so these come first.
+            await supervisor.start([[kubelets], [layout.fleet()]])
             yield Mesh(layout, supervisor)
 
 

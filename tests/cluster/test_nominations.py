@@ -24,7 +24,7 @@ from tests.cluster.gpu_pods import (
     has_started,
     is_bound,
 )
-from tests.cluster.mesh import open_mesh
+from tests.cluster.mesh import Mesh, open_mesh
 from tests.cluster.test_contention import eight_cards
 from tests.cluster.test_end_to_end import until
 
@@ -54,6 +54,8 @@ async def test_a_nominated_pod_keeps_its_card_against_a_crowd_and_gets_it(
         promise = {"status": {"nominatedNodeName": machine.node}}
         await client.patch_status(PODS, "urgent", NAMESPACE, promise)
 
+        # A node that is still closed would refuse the whole crowd.
+        await until(lambda: is_open(mesh), within_s=PATIENCE_S)
         await create_all(client, crowd)
         await until(lambda: all_are_decided(client), within_s=PATIENCE_S)
         beside = [name for name, pod in (await pods_by_name(client)).items() if is_bound(pod)]
@@ -79,6 +81,10 @@ def an_urgent_pod() -> JsonObject:
 
 async def pods_by_name(client: KubeClient) -> dict[str, JsonObject]:
     return {pod["metadata"]["name"]: pod for pod in await all_pods(client)}
+
+
+async def is_open(mesh: Mesh) -> bool:
+    return await mesh.closed_nodes() == 0
 
 
 async def all_are_decided(client: KubeClient) -> bool:
