@@ -12,7 +12,15 @@ from gpuloom.kube.client import PodBinding
 from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import PodRef
 from gpuloom.names import ANNOTATION_ALLOCATION
-from tests.unit.scheduler_extender.builders import a_pod, a_ref, an_allocation, given, gpuloom_share
+from tests.unit.scheduler_extender.builders import (
+    a_gpu,
+    a_pod,
+    a_ref,
+    an_allocation,
+    given,
+    gpuloom_share,
+    some_facts,
+)
 from tests.unit.scheduler_extender.desk import POD, Desk
 
 
@@ -162,3 +170,14 @@ async def test_a_pod_that_was_bound_here_with_other_devices_is_not_bound_as_aske
 
     assert answer == "the pod is already bound to n1"
     assert desk.held_cards() == 1
+
+
+async def test_a_bind_is_not_sent_again_to_a_node_that_was_closed_since() -> None:
+    desk = Desk(a_pod(POD), outcomes=[UnavailableError("no answer")])
+    await desk.bind()
+
+    desk.state.observe_facts("uid-n1", some_facts("n1", a_gpu("GPU-n1-0"), untrusted="the agent is silent"))
+    answer = await desk.bind()
+
+    assert answer == "node closed: the agent is silent"
+    assert len(desk.api.bindings) == 1

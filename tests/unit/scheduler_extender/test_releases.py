@@ -193,3 +193,12 @@ def test_the_end_of_a_pod_that_is_not_in_kubernetes_is_not_remembered() -> None:
 
     assert not releases.finished(POD.uid)
     assert not releases.waiting_nodes()
+
+
+def test_a_pod_that_only_somebody_called_ended_is_not_free_because_its_machine_registers_again() -> None:
+    releases = releasing(ended=False)
+
+    releases.node_gone("node", alive={POD.uid})
+
+    assert waits(releases)
+    assert not releases.finished(POD.uid)
