@@ -57,7 +57,7 @@ else
   absent "the tests on Python 3.13" "no python3.13 found"
 fi
 if [ -n "${GPULOOM_DATA:-}" ]; then
-  part "recorded calls of kube-scheduler" "$bin/pytest" -q tests/unit/scheduler_extender/test_recorded_calls.py "$@"
+  part "recorded calls of kube-scheduler" "$bin/pytest" -q tests/unit/scheduler_extender/verbs/test_recorded_calls.py "$@"
 else
   absent "recorded calls of kube-scheduler" "GPULOOM_DATA is not set"
 fi

@@ -21,42 +21,42 @@ from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.runtime.garbage import keep_out_of_the_way
 from gpuloom.v1 import scheduler_extender_pb2
 from gpuloom.v1.scheduler_extender_pb2_grpc import add_SchedulerExtenderServiceServicer_to_server
-from services.scheduler_extender.adapters.badge import KubernetesBadge, NoBadge
+from services.scheduler_extender.adapters.admission_policies import PolicyWatch
 from services.scheduler_extender.adapters.demand import DemandStore
-from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.fence import KubernetesFence
 from services.scheduler_extender.adapters.kubernetes import (
     KubernetesBinder,
     KubernetesMarker,
     KubernetesPods,
 )
+from services.scheduler_extender.adapters.leader_label import KubernetesBadge, NoBadge
 from services.scheduler_extender.adapters.lease import NotedLease, Unopposed
 from services.scheduler_extender.adapters.name_warnings import NameWarnings
-from services.scheduler_extender.adapters.policies import PolicyWatch
+from services.scheduler_extender.adapters.pod_informer import PodFeed
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.adapters.sources import Sources
-from services.scheduler_extender.binding import Bench, Bindings
-from services.scheduler_extender.comparison import Comparison
 from services.scheduler_extender.config import ExtenderConfig
-from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.freshness import Freshness
-from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
-from services.scheduler_extender.inquiries import Inquiries, Records
-from services.scheduler_extender.judge import Judge
-from services.scheduler_extender.learning import Learning
-from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.core.inquiries.evaluation import Judge
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.core.objects.schedulers import SchedulerNames
+from services.scheduler_extender.core.objects.trimming import trim_node
+from services.scheduler_extender.core.verbs.comparison import Comparison
+from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.filtering import Preferences
+from services.scheduler_extender.core.verbs.quarantine import Quarantine
+from services.scheduler_extender.inquiries.decisions import DecisionLog
+from services.scheduler_extender.inquiries.inquiries import Inquiries, Records
+from services.scheduler_extender.leadership.leadership import Office, Power
 from services.scheduler_extender.metrics import ExtenderMetrics
-from services.scheduler_extender.outcomes import Outcomes
 from services.scheduler_extender.ports import Badge
-from services.scheduler_extender.power import Office, Power
-from services.scheduler_extender.quarantine import Quarantine
-from services.scheduler_extender.schedulers import SchedulerNames
 from services.scheduler_extender.server import ALLOWED_CALLERS, SchedulerExtenderServer
-from services.scheduler_extender.state import ClusterState
-from services.scheduler_extender.trimming import trim_node
-from services.scheduler_extender.verbs import Verbs
-from services.scheduler_extender.verdicts import Preferences
-from services.scheduler_extender.waker import Waker
+from services.scheduler_extender.state.cluster import ClusterState
+from services.scheduler_extender.state.demand import Learning
+from services.scheduler_extender.state.view_refresher import Freshness
+from services.scheduler_extender.state.waker import Waker
+from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.https import ExtenderHttp, HttpsOptions
+from services.scheduler_extender.verbs.verbs import Verbs
 
 SERVICE = scheduler_extender_pb2.DESCRIPTOR.services_by_name["SchedulerExtenderService"]
 

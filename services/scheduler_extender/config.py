@@ -22,8 +22,8 @@ from gpuloom.runtime.parsers import (
 )
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.scheduler_extender.adapters.kubernetes import BIND_BEFORE_POST
-from services.scheduler_extender.binding import LEAST_TIMEOUT_S
-from services.scheduler_extender.takeover import Patience
+from services.scheduler_extender.leadership.takeover import Patience
+from services.scheduler_extender.verbs.binding import LEAST_TIMEOUT_S
 
 _WEIGHT = integer(0, 1000)
 SCHEDULER_TIMEOUT_S = 5.0

@@ -5,7 +5,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gpuloom.model.ledger import EntryState
-from services.scheduler_extender.state import ClusterState
+from services.scheduler_extender.state.cluster import ClusterState
 
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

@@ -14,9 +14,9 @@ from gpuloom.model.ledger import LedgerEntry
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceServicer
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
-from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.inquiries import Inquiries
-from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.inquiries.decisions import DecisionLog
+from services.scheduler_extender.inquiries.inquiries import Inquiries
 
 ALLOWED_CALLERS = {
     "WatchDecisions": frozenset({"cli"}),

@@ -29,15 +29,15 @@ from gpuloom.placement.score import ScoreWeights
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.garbage import YOUNG_OBJECTS
 from gpuloom.sim.command import CommandParser, run_command
-from services.scheduler_extender.binding import Bench, Bindings
-from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.learning import Learning
-from services.scheduler_extender.ledger import Ledger
-from services.scheduler_extender.outcomes import Outcomes
-from services.scheduler_extender.state import ClusterState
-from services.scheduler_extender.trimming import trim_node, trim_pod
-from services.scheduler_extender.verbs import Verbs
-from services.scheduler_extender.verdicts import Preferences
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.core.objects.trimming import trim_node, trim_pod
+from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.filtering import Preferences
+from services.scheduler_extender.inquiries.decisions import DecisionLog
+from services.scheduler_extender.state.cluster import ClusterState
+from services.scheduler_extender.state.demand import Learning
+from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.verbs import Verbs
 from tests.bench.launch import SHORTLIST
 from tests.bench.measures import durations
 from tests.bench.report import table

@@ -25,7 +25,7 @@ from gpuloom.names import (
     CONDITION_ADMISSION_POLICIES,
 )
 from gpuloom.runtime.clock import SystemClock, deadline
-from services.scheduler_extender.adapters.policies import PolicyWatch
+from services.scheduler_extender.adapters.admission_policies import PolicyWatch
 from services.scheduler_extender.metrics import ExtenderMetrics
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.shared import DEPLOY, SharedControlPlane

@@ -17,7 +17,7 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_EPOCH, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.runtime.clock import SystemClock, deadline
-from services.scheduler_extender.takeover import CONCURRENT_STAMPS
+from services.scheduler_extender.leadership.takeover import CONCURRENT_STAMPS
 from tests.cluster.api_proxy import UNTOUCHED, Fate, TreatedBinding, Treatment, leave_alone
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import open_control_plane

@@ -13,9 +13,9 @@ from gpuloom.kube.objects import JsonObject, key_of, resource_version_of, uid_of
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.runtime.clock import SystemClock
-from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.fence import KubernetesFence
-from services.scheduler_extender.takeover import take_over
+from services.scheduler_extender.adapters.pod_informer import PodFeed
+from services.scheduler_extender.leadership.takeover import take_over
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, open_control_plane
 

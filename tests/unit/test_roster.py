@@ -14,7 +14,7 @@ import pytest
 import services
 from gpuloom.roster import GRPC, ROSTER, Client, Kind, Roster, Service, grpc_port
 from gpuloom.runtime.config import settings_of
-from services.scheduler_extender import http as extender_http
+from services.scheduler_extender.verbs import https as extender_http
 
 ROOT = Path(__file__).parents[2]
 SERVICES = [pytest.param(service, id=service.name) for service in ROSTER]

@@ -13,10 +13,10 @@ from gpuloom.kube.resources import PODS
 from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
-from services.scheduler_extender.adapters.feed import PodFeed
 from services.scheduler_extender.adapters.kubernetes import KubernetesMarker
+from services.scheduler_extender.adapters.pod_informer import PodFeed
+from services.scheduler_extender.leadership.takeover import REFUSALS, Patience, stamp_unbound
 from services.scheduler_extender.ports import Stamped
-from services.scheduler_extender.takeover import REFUSALS, Patience, stamp_unbound
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from gpuloom.errors import (
 )
 from gpuloom.kube.client import PodBinding
 from gpuloom.runtime.clock import Clock
-from services.scheduler_extender.inquiries import Observed, names_of
+from services.scheduler_extender.core.verbs.quarantine import Quarantine, Workload, workload_of
+from services.scheduler_extender.inquiries.inquiries import Observed, names_of
 from services.scheduler_extender.ports import Binder, Marker, Pods
-from services.scheduler_extender.quarantine import Quarantine, Workload, workload_of
 
 _REFUSALS = (ConflictError, InvalidRequestError, NotAllowedError)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from gpuloom.clients.discovery import ClusterMirror
 from gpuloom.kube.informer import Informer
-from services.scheduler_extender.adapters.feed import PodFeed
-from services.scheduler_extender.state import ClusterState
+from services.scheduler_extender.adapters.pod_informer import PodFeed
+from services.scheduler_extender.state.cluster import ClusterState
 
 MAX_SILENCE_S = 60.0
 

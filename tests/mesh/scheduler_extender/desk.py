@@ -16,11 +16,11 @@ from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.sim.kubeapi import SimKubeApi
 from services.scheduler_extender.adapters.kubernetes import KubernetesBinder, KubernetesPods
-from services.scheduler_extender.binding import Bench, Bindings
-from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Ledger
-from services.scheduler_extender.state import ClusterState
-from services.scheduler_extender.wire import BindCall
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.core.verbs.wire import BindCall
+from services.scheduler_extender.inquiries.decisions import DecisionLog
+from services.scheduler_extender.state.cluster import ClusterState
+from services.scheduler_extender.verbs.binding import Bench, Bindings
 from tests.mesh.scheduler_extender.kubernetes import JsonObject, add_node, add_pod
 from tests.mesh.waiting import until
 

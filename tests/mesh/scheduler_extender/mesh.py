@@ -15,7 +15,7 @@ from services.discovery.cluster import ClusterNode
 from services.discovery.server import ALLOWED_CALLERS as READERS
 from services.scheduler_extender import app as extender
 from services.scheduler_extender.config import ExtenderConfig
-from services.scheduler_extender.http import ExtenderHttp
+from services.scheduler_extender.verbs.https import ExtenderHttp
 from tests.mesh.discovery.builders import World
 from tests.mesh.node_agent.builders import Mesh, Service
 from tests.mesh.rpc.builders import an_environment, issue

@@ -12,11 +12,11 @@ from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.tls import CertificateSource, server_ssl_context
 from gpuloom.runtime.clock import Clock, SystemClock
-from services.scheduler_extender.http import ExtenderHttp, HttpsOptions
+from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.metrics import ExtenderMetrics
-from services.scheduler_extender.outcomes import Outcomes
-from services.scheduler_extender.verbs import Verbs
-from services.scheduler_extender.verdicts import Preferences
+from services.scheduler_extender.verbs.https import ExtenderHttp, HttpsOptions
+from services.scheduler_extender.verbs.verbs import Verbs
 from tests.mesh.rpc.builders import issue
 from tests.mesh.scheduler_extender.desk import Desk, a_desk
 

@@ -22,9 +22,9 @@ from gpuloom.v1.scheduler_extender_pb2_grpc import (
     add_SchedulerExtenderServiceServicer_to_server,
 )
 from services.scheduler_extender.app import SERVICE
-from services.scheduler_extender.attempts import Attempt
-from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.core.ledger.attempts import Attempt
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.server import ALLOWED_CALLERS, MAX_PAGE, SchedulerExtenderServer
 from tests.mesh.rpc.builders import a_channel, an_environment, issue, open_decisions
 from tests.mesh.waiting import running, until
@@ -38,7 +38,7 @@ from tests.unit.scheduler_extender.builders import (
     given,
     some_facts,
 )
-from tests.unit.scheduler_extender.inquiry_desk import InquiryDesk
+from tests.unit.scheduler_extender.inquiry_setup import InquiryDesk
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ import uvloop
 
 from gpuloom.errors import UnavailableError
 from gpuloom.runtime.clock import FakeClock
-from services.scheduler_extender import http
-from services.scheduler_extender.http import BODY_S, IDLE_S, TAKE_S
-from services.scheduler_extender.verbs import Verbs
+from services.scheduler_extender.verbs import https
+from services.scheduler_extender.verbs.https import BODY_S, IDLE_S, TAKE_S
+from services.scheduler_extender.verbs.verbs import Verbs
 from tests.mesh.scheduler_extender.kubernetes import JsonObject
 from tests.mesh.scheduler_extender.line import a_line, shown_by
 from tests.mesh.scheduler_extender.port import HeldVerbs, PortOptions, a_closed_port, a_port, held
@@ -148,7 +148,7 @@ async def test_who_speaks_no_tls_is_hung_up_on(tmp_path: Path, noise: bytes) -> 
 
 
 async def test_a_handshake_has_a_time_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(https, "HANDSHAKE_S", 0.05)
 
     async with a_port(tmp_path) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
@@ -164,7 +164,7 @@ async def test_a_handshake_has_a_time_to_end(tmp_path: Path, monkeypatch: pytest
 async def test_a_head_has_a_time_to_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(http, "IDLE_S", 0.2)
+    monkeypatch.setattr(https, "IDLE_S", 0.2)
 
     async with a_port(tmp_path) as port:
         tls = shown_by(tmp_path, "kube_scheduler")
@@ -217,7 +217,7 @@ async def test_a_body_that_is_announced_too_large_is_refused_while_it_still_come
     async with a_port(tmp_path) as port:
         tls = shown_by(tmp_path, "kube_scheduler")
         reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
-        head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {http.MAX_BODY_BYTES + 1}\r\n\r\n"
+        head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {https.MAX_BODY_BYTES + 1}\r\n\r\n"
         writer.write(head.encode() + b"x" * 1_000_000)
         said = await reader.readuntil(b"bytes\n")
         writer.close()
@@ -229,7 +229,7 @@ async def test_a_body_that_is_announced_too_large_is_refused_while_it_still_come
 async def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MAX_BODY_BYTES", 10_000)
+    monkeypatch.setattr(https, "MAX_BODY_BYTES", 10_000)
 
     async with a_port(tmp_path) as port:
         tls = shown_by(tmp_path, "kube_scheduler")
@@ -245,7 +245,7 @@ async def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_large(
 async def test_more_connections_than_there_is_room_for_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(https, "MAX_CONNECTIONS", 2)
 
     async with a_port(tmp_path) as port:
         tls = shown_by(tmp_path, "kube_scheduler")
@@ -335,7 +335,7 @@ async def test_leaving_waits_for_a_bind_that_is_under_way(tmp_path: Path) -> Non
 async def test_leaving_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
-    monkeypatch.setattr(http, "SHUTDOWN_S", 0.1)
+    monkeypatch.setattr(https, "SHUTDOWN_S", 0.1)
 
     async with a_closed_port(tmp_path, PortOptions(verbs=HeldVerbs)) as port:
         await port.http.__aenter__()
@@ -356,7 +356,7 @@ async def test_leaving_does_not_wait_for_ever(
 
 
 async def test_leaving_cuts_off_who_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "SHUTDOWN_S", 0.1)
+    monkeypatch.setattr(https, "SHUTDOWN_S", 0.1)
 
     async with a_closed_port(tmp_path) as port:
         await port.http.__aenter__()

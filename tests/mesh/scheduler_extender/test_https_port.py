@@ -9,8 +9,8 @@ import pytest
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.server import ListenError
 from gpuloom.rpc.tls import CertificateSource, TlsFiles, client_ssl_context
-from services.scheduler_extender import http
-from services.scheduler_extender.verbs import VERBS
+from services.scheduler_extender.verbs import https
+from services.scheduler_extender.verbs.verbs import VERBS
 from tests.mesh.rpc.builders import issue
 from tests.mesh.scheduler_extender.desk import a_desk
 from tests.mesh.scheduler_extender.kubernetes import JsonObject
@@ -171,7 +171,7 @@ async def test_a_verb_is_only_posted(tmp_path: Path) -> None:
 
 
 async def test_a_body_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_BODY_BYTES", 10_000)
+    monkeypatch.setattr(https, "MAX_BODY_BYTES", 10_000)
 
     async with a_port(tmp_path) as port, a_line(port.number, shown_by(tmp_path, "kube_scheduler")) as line:
         served = await line.post("/filter", {**ASKED, "Padding": "x" * 9_000})

@@ -18,7 +18,7 @@ from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.v1.scheduler_extender_pb2 import ExplainRequest, WhatIfRequest
 from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceStub
-from services.scheduler_extender.quarantine import REASON
+from services.scheduler_extender.core.verbs.quarantine import REASON
 from tests.mesh.node_agent.builders import Service
 from tests.mesh.rpc.builders import a_channel, an_environment
 from tests.mesh.scheduler_extender.kubernetes import BINDING, JsonObject, add_pod

@@ -13,7 +13,7 @@ from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubeapi.deletion import DeleteOptions
 from services.scheduler_extender.adapters.kubernetes import KubernetesMarker
-from services.scheduler_extender.takeover import stamp_unbound
+from services.scheduler_extender.leadership.takeover import stamp_unbound
 from tests.mesh.scheduler_extender.desk import a_client
 from tests.mesh.scheduler_extender.kubernetes import BINDING, JsonObject, add_pod, node_of, the_pod
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards

@@ -25,8 +25,8 @@ from gpuloom.names import (
     RESOURCE_GPU_MILLI,
     RESOURCE_NVIDIA_GPU,
 )
-from services.scheduler_extender.claims import ObservedPod
-from services.scheduler_extender.pods import observed_pod
+from services.scheduler_extender.core.ledger.claims import ObservedPod
+from services.scheduler_extender.core.objects.pods import observed_pod
 
 JsonObject = dict[str, Any]
 

@@ -5,11 +5,11 @@ import pytest
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.node import PodRef
 from gpuloom.v1 import scheduler_extender_pb2 as pb
-from services.scheduler_extender.decisions import DecisionLog
-from services.scheduler_extender.ledger import Ledger
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.server import MAX_PAGE, SchedulerExtenderServer
 from tests.unit.scheduler_extender.builders import HandClock, a_gpu, a_holder, a_ref, some_facts
-from tests.unit.scheduler_extender.inquiry_desk import InquiryDesk
+from tests.unit.scheduler_extender.inquiry_setup import InquiryDesk
 
 PROCESS = PodRef("", "", "")
 

@@ -1,0 +1,1 @@
+"""Who owns which device, on every node. Open `ledger.py` first."""

@@ -1,0 +1,1 @@
+"""Kubernetes objects as the extender reads them. Open `pods.py` first."""

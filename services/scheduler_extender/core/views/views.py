@@ -1,0 +1,354 @@
+"""Nodes as placement sees them: the ledger's claims and the device facts, put together.
+
+A view is kept until its node changes, so that a filter over a quiet cluster costs next to nothing. Whatever
+is not known closes the node, with the reason.
+
+Views are the same for all pods, but for two kinds of nodes: where a pod has a bind under way it gets its own
+devices back, and where others are nominated to that come before it, it sees what they leave.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+from gpuloom.catalog import load_catalog
+from gpuloom.codec.allocation import GPU_UUID
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
+from gpuloom.model.node import Delivery, NodeMode, NodeState
+from gpuloom.model.snapshot import CLAIMED_GPU, MODE_CHANGED
+from gpuloom.placement.devices import GpuView, NodeView
+from gpuloom.placement.fleet import Fleet
+from gpuloom.placement.potential import Prices, neutral_prices
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.core.ledger.modes import mode_conflict, vanished_reason
+from services.scheduler_extender.core.views.counts import Census
+from services.scheduler_extender.core.views.hosts import Hosts
+from services.scheduler_extender.core.views.nominated import PromisedViews
+from services.scheduler_extender.core.views.nominations import (
+    NOBODY,
+    Asker,
+    Nomination,
+    Nominations,
+    Remainders,
+)
+from services.scheduler_extender.core.views.occupancy import NOTHING, Claim, Taken, closed_reason, taken_by
+
+ViewOf = Callable[[str], NodeView | None]
+
+NO_FACTS = "no device facts from its agent"
+STALE = "device facts are stale"
+SLICE_GONE = "a pod has a MIG slice that the GPU no longer has"
+
+
+class Views:
+    """`facts_are_stale` says whether the device facts as a whole are too old to be used.
+
+    Views of nodes that changed are made again a few at a time by whoever calls `refresh`, and at the latest
+    when somebody asks. With a fleet to keep, each goes there too.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        hosts: Hosts,
+        facts_are_stale: Callable[[], bool],
+        nominations: Nominations | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._hosts = hosts
+        self._facts_are_stale = facts_are_stale
+        self._nominations = Nominations() if nominations is None else nominations
+        self._remainders = Remainders()
+        self._promised = PromisedViews(self._beside_promised)
+        self._promised_at: Prices | None = None
+        self._kept: dict[str, NodeView] = {}
+        self._changed: set[str] = set()
+        self._fleet: Fleet | None = None
+        self._stale = True
+        self._freshened = False
+        self._wake: Callable[[], None] = _nobody
+        self._census = Census()
+
+    def keep(self, fleet: Fleet) -> None:
+        """From now on this fleet holds the view of every node."""
+        self._fleet = fleet
+        self._changed.update(self._kept)
+
+    def forget(self, node_name: str) -> None:
+        """Something about this node changed."""
+        self._changed.add(node_name)
+        self._wake()
+
+    def on_poke(self, wake: Callable[[], None]) -> None:
+        """Who is to be called when something may have changed."""
+        self._wake = wake
+
+    def poke(self) -> None:
+        """Something may have changed on the ledger."""
+        if self._changed or self._ledger.touched:
+            self._wake()
+
+    @property
+    def stale(self) -> bool:
+        """Whether nothing is given out anywhere, because the facts as a whole are too old."""
+        self._note_changed()
+        return self._stale
+
+    @property
+    def outdated(self) -> int:
+        """How many nodes are known to have changed since their view was made."""
+        return len(self._changed)
+
+    def take_freshened(self) -> bool:
+        """Whether the facts, stale as a whole, came to be used again since the last call."""
+        self._note_changed()
+        freshened, self._freshened = self._freshened, False
+        return freshened
+
+    def refresh(self, most: int) -> bool:
+        """Make views of at most so many changed nodes again; whether some are left."""
+        self._note_changed()
+        for _ in range(min(most, len(self._changed))):
+            self._make(self._changed.pop())
+        return bool(self._changed)
+
+    def census(self) -> Census:
+        """As of now. A bind that is confirmed outdates no view, so its node is counted anew only here."""
+        self.refresh(most=sys.maxsize)
+        for name in self._ledger.take_confirmed():
+            self._census.count(name, self._ledger.claims(name))
+        return self._census
+
+    def view(self, node_name: str, asker: Asker | str = NOBODY) -> NodeView | None:
+        """The node now, as this pod sees it; None if Kubernetes shows no such node."""
+        self._note_changed()
+        # Whoever asks about one node is about to change it.
+        self._wake()
+        return self.view_now(node_name, self._known_asker(asker))
+
+    def viewer(self, asker: Asker | str = NOBODY) -> "Viewer":
+        """Many nodes at this moment: use what it gives without an await in between.
+
+        Of an asker that is only a UID no more is known than what its own nomination tells.
+        """
+        self.refresh(most=sys.maxsize)
+        return Viewer(self, self._known_asker(asker), None if self._stale else self._fleet)
+
+    def view_now(self, node_name: str, asker: Asker) -> NodeView | None:
+        """As of the last time that changes were noted."""
+        uid = self._ledger.node_uid(node_name)
+        if uid is None:
+            return None
+        if self._stale or (asker.uid and self._ledger.attempt(asker.uid, uid) is not None):
+            view = self._build(node_name, uid, asker.uid)
+        else:
+            if node_name in self._changed or node_name not in self._kept:
+                self._changed.discard(node_name)
+                self._make(node_name)
+            view = self._kept[node_name]
+        ahead = self._ahead_of(asker, node_name) if self._nominations else ()
+        return self._remainders.beside(view, ahead, self._prices()) if ahead else view
+
+    def own_views(self, asker: Asker) -> tuple[NodeView, ...]:
+        """Nodes that this pod sees otherwise than everybody: by its own attempts, or by nominated pods."""
+        attempted = [attempt.node_name for attempt in self._ledger.attempts_of(asker.uid)]
+        if not self._nominations:
+            return self._seen(attempted, asker)
+        promised = {asker.nominated_node, self._nominations.node_of(asker.uid)} - {""}
+        if not attempted and not promised:
+            return self._promised_views(asker.priority)
+        # The few nodes that this pod sees otherwise than others of its priority do.
+        own = {*attempted, *(name for name in promised if self._ahead_of(asker, name))}
+        shared = self._promised_views(asker.priority)
+        apart = promised.union(attempted)
+        return (*(view for view in shared if view.name not in apart), *self._seen(sorted(own), asker))
+
+    def promised_nodes(self, asker: Asker) -> list[str]:
+        """Names of nodes where this pod must leave room for nominated ones."""
+        return [name for name in sorted(self._nominations.nodes()) if self._ahead_of(asker, name)]
+
+    def _promised_views(self, priority: int) -> tuple[NodeView, ...]:
+        """Of all nodes where pods of this priority, nominated to none, must leave room for others."""
+        threshold = self._nominations.threshold(priority)
+        if threshold is None:
+            return ()
+        self._note_promised()
+        return self._promised.at(threshold, self._nominations.nodes())
+
+    def _note_promised(self) -> None:
+        """A bind that begins or ends takes its pod from those that are promised something, or brings it."""
+        attempted = {self._nominations.node_of(uid) for uid in self._ledger.take_attempted()}
+        self._promised.outdate(self._nominations.take_changed() | attempted)
+        if self._promised_at is not self._prices():
+            self._promised_at = self._prices()
+            self._promised.clear()
+
+    def _beside_promised(self, node_name: str, priority: int) -> NodeView | None:
+        asker = Asker("", priority)
+        return self.view_now(node_name, asker) if self._ahead_of(asker, node_name) else None
+
+    def _seen(self, names: Iterable[str], asker: Asker) -> tuple[NodeView, ...]:
+        views = (self.view_now(name, asker) for name in names)
+        return tuple(view for view in views if view is not None)
+
+    def _known_asker(self, asker: Asker | str) -> Asker:
+        return asker if isinstance(asker, Asker) else self._nominations.asker(asker)
+
+    def _ahead_of(self, asker: Asker, node_name: str) -> tuple[Nomination, ...]:
+        """Without those that hold devices by a bind under way, here or elsewhere."""
+        ahead = self._nominations.ahead_of(asker, node_name)
+        return tuple(entry for entry in ahead if not self._ledger.has_attempt(entry.asker.uid))
+
+    def _prices(self) -> Prices:
+        return neutral_prices() if self._fleet is None else self._fleet.prices
+
+    def _note_changed(self) -> None:
+        stale = self._facts_are_stale()
+        if stale != self._stale:
+            self._stale = stale
+            self._freshened = self._freshened or not stale
+        self._changed |= self._ledger.take_touched()
+
+    def _make(self, node_name: str) -> None:
+        self._remainders.forget(node_name)
+        self._promised.outdate((node_name,))
+        uid = self._ledger.node_uid(node_name)
+        if uid is None:
+            # Of a node that was touched by pods alone, before Kubernetes showed it, nothing is kept.
+            if self._kept.pop(node_name, None) is not None and self._fleet is not None:
+                self._fleet.remove(node_name)
+            self._census.forget(node_name)
+            return
+        claims = self._ledger.claims(node_name)
+        view = self._kept[node_name] = self._known(node_name, uid, claims)
+        if self._fleet is not None:
+            self._fleet.put(view)
+        self._census.count(node_name, claims)
+        self._census.note_closed(
+            node_name, bool(view.closed_reason) and self._ledger.facts(node_name) is not None
+        )
+
+    def _build(self, node_name: str, uid: str, without_pod: str) -> NodeView:
+        if self._stale and self._ledger.facts(node_name) is not None:
+            return _closed(node_name, uid, STALE)
+        return self._known(node_name, uid, self._ledger.claims(node_name, without_pod), without_pod)
+
+    def _known(self, node_name: str, uid: str, claims: Sequence[Claim], without_pod: str = "") -> NodeView:
+        """What the facts say, however old they are.
+
+        A claim's state must not show here: a bind that is confirmed as it was begun outdates no view.
+        """
+        facts = self._ledger.facts(node_name)
+        if facts is None:
+            return _closed(node_name, uid, NO_FACTS)
+        state = facts.state
+        if not facts.trusted:
+            reason = facts.untrusted_reasons[0]
+            named = self._mode_reason(state, claims) if reason in (MODE_CHANGED, CLAIMED_GPU) else ""
+            return _closed(node_name, uid, named or reason)
+        gpus = {gpu.uuid: gpu for gpu in state.gpus}
+        taken = taken_by(claims, gpus)
+        closed = {gpu.gpu_uuid: gpu.reason for gpu in facts.closed_gpus}
+        return NodeView(
+            name=node_name,
+            uid=uid,
+            mode=state.mode,
+            delivery=state.delivery,
+            gpus=_gpu_views(state.gpus, taken, closed, self._kept.get(node_name)),
+            topology=state.topology,
+            closed_reason=self._mode_reason(state, claims)
+            or closed_reason(claims, state)
+            or _unknown_device(taken, gpus),
+            host=self._hosts.capacity(node_name, self._ledger.attempts_on(node_name, without_pod)),
+        )
+
+    def _mode_reason(self, state: NodeState, claims: Sequence[Claim]) -> str:
+        owners = [(claim.pod, claim.mode) for claim in claims]
+        seen = [claim.pod for claim in claims if claim.unaccounted]
+        vanished = [pod for pod in seen if not self._hosts.accounts_for(pod.uid)]
+        return mode_conflict(state.mode, owners, state.holders) or vanished_reason(state.mode, vanished)
+
+
+class Viewer:
+    """The nodes at one moment, for one pod: its own holds are free for it, and promised room is not.
+
+    `fleet` has them all, if there is one and the facts may be used; `own_views` are where this pod sees
+    another node than everybody does.
+    """
+
+    def __init__(self, views: Views, asker: Asker, fleet: Fleet | None) -> None:
+        self.fleet = fleet
+        self._views = views
+        self._asker = asker
+
+    def __call__(self, node_name: str) -> NodeView | None:
+        return self._views.view_now(node_name, self._asker)
+
+    def own_views(self) -> tuple[NodeView, ...]:
+        return self._views.own_views(self._asker)
+
+
+def _nobody() -> None:
+    return
+
+
+def _closed(node_name: str, uid: str, reason: str) -> NodeView:
+    return NodeView(node_name, uid, NodeMode.UNKNOWN, Delivery.UNKNOWN, (), closed_reason=reason)
+
+
+def _unknown_device(taken: dict[str, Taken], gpus: dict[str, Gpu]) -> str:
+    """A device without the UUID of a GPU may be any; with one that the node does not show, it is none here.
+
+    Such a GPU fell off the bus or was taken out: nothing of it can be given out, and the others are known.
+    """
+    nameless = any(GPU_UUID.fullmatch(device) is None for device in taken.keys() - gpus.keys())
+    return "a pod on the node has a device that its agent does not show" if nameless else ""
+
+
+def _gpu_views(
+    gpus: tuple[Gpu, ...], taken: dict[str, Taken], closed: dict[str, str], before: NodeView | None
+) -> tuple[GpuView, ...]:
+    """A bind changes one GPU of a node: views that would be made just as they were are used again."""
+    earlier = before.gpus if before is not None and len(before.gpus) == len(gpus) else (None,) * len(gpus)
+    views = []
+    for gpu, known in zip(gpus, earlier, strict=True):
+        used, distrust = taken.get(gpu.uuid, NOTHING), closed.get(gpu.uuid, "")
+        stands = known is not None and _stands(known, gpu, used, distrust)
+        views.append(known if known is not None and stands else _gpu_view(gpu, used, distrust))
+    return tuple(views)
+
+
+def _stands(view: GpuView, gpu: Gpu, taken: Taken, distrust: str) -> bool:
+    """Whether `_gpu_view` would make this view again. Not asked for GPUs that are cut: those are rare."""
+    return (
+        view.gpu is gpu
+        and not gpu.mig_instances
+        and not taken.mig
+        and view.free_milli == max(0, MILLI_PER_GPU - taken.milli)
+        and view.free_memory_mib == max(0, gpu.memory_mib - taken.memory_mib)
+        and view.closed_reason == (distrust or taken.closed_reason)
+    )
+
+
+def _gpu_view(gpu: Gpu, taken: Taken, distrust: str) -> GpuView:
+    slices = {instance: DeviceRef(gpu.uuid, instance.placement) for instance in gpu.mig_instances}
+    # Whatever was cut instead of that slice may overlap it.
+    slice_gone = SLICE_GONE if taken.mig - set(slices.values()) else ""
+    return GpuView(
+        gpu=gpu,
+        free_milli=max(0, MILLI_PER_GPU - taken.milli),
+        free_memory_mib=max(0, gpu.memory_mib - taken.memory_mib),
+        free_mig=tuple(
+            instance
+            for instance, device in slices.items()
+            if not taken.milli and device not in taken.mig and not instance.fault
+        ),
+        mig_slices=_mig_slices(gpu.model),
+        closed_reason=distrust or taken.closed_reason or slice_gone,
+    )
+
+
+@lru_cache(maxsize=256)
+def _mig_slices(model_name: str) -> int:
+    model = load_catalog().find_gpu(model_name)
+    return 0 if model is None else model.mig_slices

@@ -1,0 +1,1 @@
+"""Questions of people: explain and what-if (`inquiries.py`), and the newest decisions (`decisions.py`)."""

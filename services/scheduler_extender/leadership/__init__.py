@@ -1,0 +1,1 @@
+"""Which replica serves. Open `leadership.py` first, the state machine; then `takeover.py`, its first step."""

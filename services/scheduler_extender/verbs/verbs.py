@@ -1,0 +1,116 @@
+"""The four verbs: decode, ask the core, encode."""
+
+import logging
+
+from gpuloom.codec.pod import pod_ref, pod_request
+from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.objects import resource_version_of
+from gpuloom.model.ledger import Decision, Verdict
+from gpuloom.model.node import PodRef
+from gpuloom.placement.fit import Refusal
+from services.scheduler_extender.core.objects.pods import asker_of
+from services.scheduler_extender.core.objects.schedulers import SchedulerNames
+from services.scheduler_extender.core.verbs import wire
+from services.scheduler_extender.core.verbs.admission import admit
+from services.scheduler_extender.core.verbs.filtering import (
+    Preferences,
+    filter_nodes,
+    has_soft_wishes,
+    neutral_scores,
+    refuse_all,
+    score_nodes,
+    summary,
+)
+from services.scheduler_extender.core.verbs.quarantine import Quarantine, workload_of
+from services.scheduler_extender.verbs.binding import Bench, Bindings
+
+_log = logging.getLogger(__name__)
+
+VERBS = ("filter", "prioritize", "bind", "preempt")
+AWAITED_VERB = "bind"
+"""Its answer waits for the API server; that of every other verb is there at once."""
+
+
+class Verbs:
+    """Without a quarantine nobody is ever held back."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        bindings: Bindings,
+        preferences: Preferences,
+        quarantine: Quarantine | None = None,
+        schedulers: SchedulerNames | None = None,
+    ) -> None:
+        self._bench = bench
+        self._bindings = bindings
+        self._preferences = preferences
+        self._quarantine = quarantine or Quarantine()
+        self._schedulers = SchedulerNames() if schedulers is None else schedulers
+
+    async def answer(self, verb: str, body: bytes) -> bytes:
+        """Raise InvalidRequestError for a body that is no call of this verb."""
+        if verb == AWAITED_VERB:
+            return await self.bind(body)
+        return self.answer_at_once(verb, body)
+
+    def answer_at_once(self, verb: str, body: bytes) -> bytes:
+        """Every verb but bind: what they ask is known here, so nobody has to wait for it."""
+        match verb:
+            case "filter":
+                return self._filter(body)
+            case "prioritize":
+                return self._prioritize(body)
+            case _:
+                wire.parse_preempt_call(body)
+                return wire.encode_no_victims()
+
+    async def bind(self, body: bytes) -> bytes:
+        return wire.encode_bind(await self._bindings.bind(wire.parse_bind_call(body)))
+
+    def _filter(self, body: bytes) -> bytes:
+        call = wire.parse_nodes_call(body)
+        ref = pod_ref(call.pod)
+        self._schedulers.note_call(call.pod)
+        answer = self._filtered(call, ref)
+        if not answer.node_names and call.node_names:
+            self._record_refusal(ref, summary({**answer.failed, **answer.hopeless}))
+        elif answer.best:
+            self._bench.comparison.note_best(ref.uid, answer.best)
+        return wire.encode_filter(call, answer)
+
+    def _filtered(self, call: wire.NodesCall, ref: PodRef) -> wire.FilterAnswer:
+        hold = self._quarantine.hold(workload_of(call.pod), self._bench.clock.monotonic())
+        observed = self._bench.ledger.pod_at(ref.uid, resource_version_of(call.pod))
+        request = admit(call.pod, held=hold is not None, observed=observed)
+        if request is None:
+            # Not ours to judge; kube-scheduler asks only if managedResources names something we don't know.
+            return wire.FilterAnswer(call.node_names.all(), {}, {})
+        if isinstance(request, Refusal):
+            return _refused_everywhere(call.node_names.all(), request)
+        self._bindings.expect(call.pod)
+        view_of, wanted = self._bench.views.viewer(asker_of(call.pod)), self._preferences.wanted(call.pod)
+        return filter_nodes(request, call.node_names, view_of, self._preferences.outcomes, wanted)
+
+    def _prioritize(self, body: bytes) -> bytes:
+        call = wire.parse_nodes_call(body)
+        try:
+            request = pod_request(call.pod)
+        except InvalidRequestError:
+            request = None
+        if request is None:
+            return wire.encode_scores(neutral_scores(call.node_names.all()))
+        view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
+        scores = score_nodes(request, call.node_names.all(), view_of, self._preferences.outcomes, soft)
+        return wire.encode_scores(scores)
+
+    def _record_refusal(self, ref: PodRef, reason: str) -> None:
+        decision = Decision(self._bench.clock.now(), ref, Verdict.REFUSED, reason=reason)
+        if self._bench.decisions.record(decision):
+            _log.info("pod refused", extra={"pod": str(ref), "uid": ref.uid, "reason": reason})
+
+
+def _refused_everywhere(names: tuple[str, ...], refusal: Refusal) -> wire.FilterAnswer:
+    if refusal.resolvable:
+        return wire.FilterAnswer((), dict.fromkeys(names, refusal.reason), {})
+    return refuse_all(names, refusal.reason)
