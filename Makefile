@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-placement bench-extender bench-verbs lint format reference proto proto-check constraints clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -41,18 +41,45 @@ bench-discovery: $(VENV)/.dev-ready ## discovery with 1,000 simulated agents: ti
 bench-extender: $(VENV)/.dev-ready ## the extender with 5,000 nodes and 40,000 pods: filter and prioritize as waited for, memory
 	@$(BIN)/python -m tests.bench.extender_scale $(ARGS)
 
+bench-optimizer: $(VENV)/.dev-ready ## the optimizer's class, need and hint against simple rivals, on workloads held back and by time
+	@$(BIN)/python -m tests.bench.optimizer $(ARGS)
+
 bench-verbs: $(VENV)/.dev-ready ## filter and prioritize with 5,000 nodes in one process, without any network
 	@$(BIN)/python -m tests.bench.verbs $(ARGS)
+
+bench-cost: $(VENV)/.dev-ready ## the cost engine's store: ingest against bare COPY, a month from sums against raw windows; ARGS="--agents 1000" for memory
+	@$(BIN)/python -m tests.bench.cost $(ARGS)
+
+bench-autoscaler: $(VENV)/.dev-ready ## cost of scale-up against a MILP bound, cluster-autoscaler's and Karpenter's rules; forecasts; DATA=<folder>
+	@$(BIN)/python -m tests.bench.autoscaler $(DATA) $(ARGS)
+
+sim-week: $(VENV)/.dev-ready ## a week of autoscaling in simulated time, with and without each feature: table and picture
+	@$(BIN)/python -m tests.bench.autoscaler.week $(ARGS)
 
 bench-placement: $(VENV)/.dev-ready ## how full the openb cluster gets with ours, FGD and BestFit, also on families of lists; DATA=<folder of openb csv variants>
 	@$(BIN)/python -m tests.bench.placement $(DATA) $(ARGS)
 
-lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf
+bench-mig: $(VENV)/.dev-ready ## slices of random demand that find a place: ours, first-fit, static layouts, the clairvoyant optimum
+	@$(BIN)/python -m tests.bench.mig $(ARGS)
+
+lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf, hadolint, the compose file
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@cd protos && ../$(BIN)/buf lint
+	@protos/breaking.sh "$(BIN)"
+	@$(BIN)/hadolint deploy/docker/Dockerfile
+	@if docker compose version >/dev/null 2>&1; then docker compose --profile grafana config --quiet; fi
+
+images: $(VENV)/.dev-ready ## build the container images of all services; needs Docker
+	@$(BIN)/python -m deploy.docker.build $(ARGS)
+
+sbom: $(VENV)/.dev-ready ## write what is in each image to build/sbom (CycloneDX)
+	@$(BIN)/python -m deploy.docker.sbom
+
+manifests: $(VENV)/.dev-ready ## write what is generated of deploy/charts, and deploy/manifests from them; builds helm (once)
+	@HELM="$$($(BIN)/python -m tests.cluster.assets.build helm)/helm" $(BIN)/python deploy/manifests/generate.py
 
 format: $(VENV)/.dev-ready ## put the code in its format
 	@$(BIN)/ruff check --fix .
@@ -61,11 +88,19 @@ format: $(VENV)/.dev-ready ## put the code in its format
 reference: $(VENV)/.dev-ready ## write docs/custom-resources.md from deploy/crds
 	@$(BIN)/python docs/generate_custom_resources.py
 
+dashboards: $(VENV)/.dev-ready ## write deploy/monitoring/dashboards from their definitions
+	@$(BIN)/python deploy/monitoring/generate.py
+
 proto: $(VENV)/.dev-ready ## generate the stubs from protos/
 	@PATH="$(abspath $(BIN)):$$PATH" protos/generate.sh .
 
 proto-check: $(VENV)/.dev-ready ## fail if the committed stubs are not what protos/ gives
 	@PATH="$(abspath $(BIN)):$$PATH" protos/generate.sh --check
+
+# Replicas of two versions talk to each other during an update.
+PROTO_BASE ?= $(shell git describe --tags --match 'v*' --abbrev=0 2>/dev/null || git rev-parse --verify --quiet HEAD~1)
+proto-breaking: $(VENV)/.dev-ready ## fail if protos/ break those of the last release, or of the last commit before there is one
+	@test -z "$(PROTO_BASE)" || (cd protos && ../$(BIN)/buf breaking --against "../.git#ref=$(PROTO_BASE),subdir=protos")
 
 constraints: ## pin today's newest versions into constraints.txt
 	@rm -rf .cache/constraints && $(PYTHON) -m venv .cache/constraints

@@ -2,6 +2,8 @@
 
 LABEL_MODE = "gpuloom.dev/mode"
 LABEL_LEADER = "gpuloom.dev/leader"
+LABEL_GANG = "gpuloom.dev/gang"
+"""On a pod: the gang it is a member of, in its namespace."""
 
 RESOURCE_NVIDIA_GPU = "nvidia.com/gpu"
 RESOURCE_NVIDIA_MIG_PREFIX = "nvidia.com/mig-"
@@ -16,9 +18,21 @@ ANNOTATION_GPU_MODEL = "gpuloom.dev/gpu-model"
 ANNOTATION_GPU_ARCHITECTURE = "gpuloom.dev/gpu-architecture"
 ANNOTATION_TOPOLOGY = "gpuloom.dev/topology"
 ANNOTATION_TOPOLOGY_REQUIRED = "gpuloom.dev/topology-required"
+ANNOTATION_STRATEGY = "gpuloom.dev/strategy"
+LABEL_GANG = "gpuloom.dev/gang"
+ANNOTATION_GANG_SIZE = "gpuloom.dev/gang-size"
+ANNOTATION_GANG_TOPOLOGY = "gpuloom.dev/gang-topology"
+LABEL_SHARING = "gpu-autoscaler.io/sharing"
+LABEL_SHARING_MODE = "gpu-autoscaler.io/sharing-mode"
 ANNOTATION_CAPACITY_EPOCH = "gpuloom.dev/capacity-epoch"
 ANNOTATION_DELIVERED = "gpuloom.dev/delivered"
 """On a container, in the runtime only: what the agent gave it. It outlives the agent."""
+ANNOTATION_NO_DISRUPT = "gpuloom.dev/no-disrupt"
+"""On a pod, "true": it is not moved to make room."""
+ANNOTATION_ENFORCEMENT = "gpuloom.dev/enforcement"
+"""On a pod: mps (its share must be a limit of the driver) or none (accounting is enough)."""
+ANNOTATION_MPS_THREADS = "gpuloom.dev/mps-thread-percentage"
+ANNOTATION_MPS_MEMORY = "gpuloom.dev/mps-memory-mib"
 ANNOTATION_SPOT_NOTICE = "gpuloom.dev/spot-notice"
 """On a node: the cloud whose notice discovery wrote; without it, a warning is somebody else's and stays."""
 ANNOTATION_SPOT_WARNING = "gpu-autoscaler.io/spot-interruption-warning"
@@ -28,15 +42,24 @@ PREFIX = "gpuloom.dev/"
 POD_KEYS = frozenset(
     {
         LABEL_LEADER,
+        LABEL_GANG,
         ANNOTATION_ALLOCATION,
         ANNOTATION_VISIBLE_DEVICES,
         ANNOTATION_EPOCH,
         ANNOTATION_MIG_PROFILE,
+        ANNOTATION_NO_DISRUPT,
+        ANNOTATION_ENFORCEMENT,
+        ANNOTATION_MPS_THREADS,
+        ANNOTATION_MPS_MEMORY,
         ANNOTATION_GPU_MODEL,
         ANNOTATION_GPU_ARCHITECTURE,
         ANNOTATION_TOPOLOGY,
         ANNOTATION_TOPOLOGY_REQUIRED,
         ANNOTATION_DELIVERED,
+        ANNOTATION_STRATEGY,
+        LABEL_GANG,
+        ANNOTATION_GANG_SIZE,
+        ANNOTATION_GANG_TOPOLOGY,
     }
 )
 """Every label and annotation of ours that means something on a pod."""

@@ -14,11 +14,12 @@ HTTP = "http"
 
 
 class Kind(StrEnum):
-    """How it runs: one on every node, one that leads beside warm standbys, or several that all serve."""
+    """How it runs: one on every node, one that leads beside warm standbys, several that all serve, or one."""
 
     DAEMON = "daemon"
     LEADER = "leader"
     REPLICAS = "replicas"
+    SINGLE = "single"
 
 
 class Outside(StrEnum):
@@ -29,12 +30,24 @@ class Outside(StrEnum):
     """The address 169.254.169.254 of the machine it runs on."""
     DCGM_EXPORTER = "dcgm-exporter"
     """NVIDIA's exporter on the same node."""
+    POSTGRESQL = "postgresql"
+    """Where data is not kept in a file."""
+    CLOUD_API = "cloud-api"
+    """Of clouds, over HTTPS: machines and price lists."""
+    WEBHOOKS = "webhooks"
+    """Alertmanager, and whoever else is told by HTTP."""
+    SMTP = "smtp"
+    PROMETHEUS = "prometheus"
 
 
 class Embedded(StrEnum):
     """What only `gpuloom run` knows, written as {agents_file} in the values of `Service.embedded`."""
 
     AGENTS_FILE = "agents_file"
+    CLOUD = "cloud"
+    """Address of the simulated cloud."""
+    DATABASES = "databases"
+    """The directory of SQLite files."""
     NAMESPACE = "namespace"
     """Where leases and what is remembered are kept: a fresh cluster has no namespace of ours."""
     USAGE_INTERVAL = "usage_interval"
@@ -168,7 +181,7 @@ ROSTER = Roster(
             kind=Kind.DAEMON,
             short="agent",
             own_ports=(
-                grpc_port(50052, "discovery", "cli"),
+                grpc_port(50052, "discovery", "cost_engine", "optimizer", "mig_controller", "cli"),
                 Port(
                     "exporter",
                     9400,
@@ -181,13 +194,25 @@ ROSTER = Roster(
             embedded={
                 "GPULOOM_AGENT_EXPORTER": "on",
                 "GPULOOM_AGENT_USAGE_INTERVAL": "{usage_interval}",
+                "GPULOOM_AGENT_USAGE_WINDOW": "10s",
             },
         ),
         Service(
             name="discovery",
             kind=Kind.REPLICAS,
             short="discovery",
-            own_ports=(grpc_port(50053, "scheduler_extender", "cli"),),
+            own_ports=(
+                grpc_port(
+                    50053,
+                    "cost_engine",
+                    "optimizer",
+                    "scheduler_extender",
+                    "autoscaler",
+                    "webhook",
+                    "mig_controller",
+                    "cli",
+                ),
+            ),
             embedded={
                 "GPULOOM_AGENTS_FILE": "{agents_file}",
                 "GPULOOM_DISCOVERY_USAGE_INTERVAL": "2s",
@@ -195,11 +220,57 @@ ROSTER = Roster(
             },
         ),
         Service(
+            name="cost_engine",
+            kind=Kind.LEADER,
+            short="cost",
+            own_ports=(
+                grpc_port(50055, "optimizer", "scheduler_extender", "autoscaler", "cli"),
+                Port(
+                    "opencost",
+                    9003,
+                    "GPULOOM_COST_API_PORT",
+                    frozenset({"opencost"}),
+                    "GPULOOM_COST_API_HOST",
+                ),
+            ),
+            outside=frozenset(
+                {
+                    Outside.KUBERNETES_API,
+                    Outside.POSTGRESQL,
+                    Outside.CLOUD_API,
+                    Outside.WEBHOOKS,
+                    Outside.SMTP,
+                }
+            ),
+            embedded={
+                "GPULOOM_DATABASE_URL": "sqlite:///{databases}/cost.db",
+                "GPULOOM_COST_LEASE_NAMESPACE": "{namespace}",
+                "GPULOOM_COST_COMPUTE_INTERVAL": "2s",
+                # The simulated API reviews no tokens.
+                "GPULOOM_COST_API_TOKEN_REVIEW": "false",
+            },
+        ),
+        Service(
+            name="optimizer",
+            # Its cursors are in its database: two would read everything twice.
+            kind=Kind.SINGLE,
+            short="optimizer",
+            own_ports=(grpc_port(50051, "scheduler_extender", "cli"),),
+            outside=frozenset({Outside.KUBERNETES_API, Outside.POSTGRESQL}),
+            embedded={
+                "GPULOOM_DATABASE_URL": "sqlite:///{databases}/optimizer.db",
+                # Whoever watches a run does not wait for minutes.
+                "GPULOOM_OPTIMIZER_WASTE_AFTER": "40s",
+                "GPULOOM_OPTIMIZER_WASTE_WINDOW": "2m",
+                "GPULOOM_OPTIMIZER_WASTE_INTERVAL": "5s",
+            },
+        ),
+        Service(
             name="scheduler_extender",
             kind=Kind.LEADER,
             short="extender",
             own_ports=(
-                grpc_port(50058, "cli"),
+                grpc_port(50058, "mig_controller", "autoscaler", "cli"),
                 Port(
                     "https",
                     8443,
@@ -215,6 +286,66 @@ ROSTER = Roster(
                 "GPULOOM_EXTENDER_LEASE_NAMESPACE": "{namespace}",
             },
         ),
+        Service(
+            name="autoscaler",
+            kind=Kind.LEADER,
+            short="autoscaler",
+            own_ports=(grpc_port(50056, "cli"),),
+            outside=frozenset(
+                {Outside.KUBERNETES_API, Outside.CLOUD_API, Outside.POSTGRESQL, Outside.PROMETHEUS}
+            ),
+            embedded={
+                "GPULOOM_AUTOSCALER_SIMULATED_CLOUD": "{cloud}",
+                "GPULOOM_AUTOSCALER_LEASE_NAMESPACE": "{namespace}",
+                "GPULOOM_DATABASE_URL": "sqlite:///{databases}/autoscaler.db",
+                # Whoever watches wants to see nodes come and go within minutes.
+                "GPULOOM_AUTOSCALER_INTERVAL": "2s",
+                "GPULOOM_AUTOSCALER_IDLE_WINDOW": "15s",
+                "GPULOOM_AUTOSCALER_MINIMUM_AGE": "15s",
+                "GPULOOM_AUTOSCALER_NODES_PER_HOUR": "1000",
+            },
+        ),
+        Service(
+            name="mig_controller",
+            kind=Kind.LEADER,
+            short="mig",
+            own_ports=(grpc_port(50054, "cli"),),
+            embedded={
+                "GPULOOM_MIG_LEASE_NAMESPACE": "{namespace}",
+                # Whoever watches a run does not want to wait for it.
+                "GPULOOM_MIG_IDLE_TTL": "30s",
+            },
+        ),
+        Service(
+            name="controller",
+            kind=Kind.LEADER,
+            short="controller",
+            own_ports=(grpc_port(50057, "cli"),),
+            embedded={
+                "GPULOOM_CONTROLLER_LEASE_NAMESPACE": "{namespace}",
+                "GPULOOM_CONTROLLER_DEFAULT_IMAGE": "example/model:1",
+            },
+        ),
+        Service(
+            name="webhook",
+            kind=Kind.REPLICAS,
+            short="webhook",
+            own_ports=(
+                Port(
+                    "https",
+                    9443,
+                    "GPULOOM_WEBHOOK_PORT",
+                    frozenset({"kube_apiserver"}),
+                    "GPULOOM_WEBHOOK_HOST",
+                ),
+            ),
+        ),
     ),
-    clients=(Client("cli"), Client("kube_scheduler"), Client("prometheus", certified=False)),
+    clients=(
+        Client("cli"),
+        Client("kube_scheduler"),
+        Client("kube_apiserver", certified=False),
+        Client("prometheus", certified=False),
+        Client("opencost", certified=False),
+    ),
 )

@@ -4,7 +4,10 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.cluster.rights import _note_the_test
 from tests.effort import examples
+
+__all__ = ["_note_the_test"]
 
 # gRPC's core writes lines of its own to standard error when a peer goes away, which tests make happen.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

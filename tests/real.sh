@@ -1,27 +1,49 @@
 #!/usr/bin/env bash
-# Tests that need more than Python, part by part, and a summary of which parts ran.
+# Tests that need more than Python, part by part, and a summary of which parts ran. Parts that use different things run side
+# by side in two lanes; what a lane prints is shown when it ends.
 # usage: tests/real.sh BIN [pytest arguments]
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=$1
 shift
-summary=() failed=0
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+# What our accounts do on every real API server below, for the last part.
+export GPULOOM_RIGHTS_DIR=${GPULOOM_RIGHTS_DIR:-$PWD/.cache/rights}
+rm -rf "$GPULOOM_RIGHTS_DIR"
 
 part() { # name command…
   local name=$1 at=$SECONDS
   shift
   echo "--- $name"
   if "$@"; then
-    summary+=("ran      $name ($((SECONDS - at)) s)")
+    echo "ran      $name ($((SECONDS - at)) s)" >>"$results/summary"
   else
-    summary+=("FAILED   $name ($((SECONDS - at)) s)")
-    failed=1
+    echo "FAILED   $name ($((SECONDS - at)) s)" >>"$results/summary"
+    touch "$results/failed"
   fi
 }
 
 absent() { # name reason
-  summary+=("NOT RUN  $1: $2")
+  echo "NOT RUN  $1: $2" >>"$results/summary"
 }
+
+lane() { # name function arguments…: its parts one after the other, beside those of other lanes
+  local name=$1
+  shift
+  ("$@") >"$results/$name.log" 2>&1 &
+  lanes[$name]=$!
+}
+
+wait_for_lanes() {
+  local name
+  for name in "${!lanes[@]}"; do
+    wait "${lanes[$name]}"
+    echo "=== lane $name"
+    cat "$results/$name.log"
+  done
+}
+declare -A lanes=()
 
 newer_python() { # another interpreter than the oldest supported one, if this machine has it
   local candidate
@@ -62,34 +84,65 @@ else
   absent "recorded calls of kube-scheduler" "GPULOOM_DATA is not set"
 fi
 
-if command -v cc >/dev/null || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
-  part "NVML, through a compiled stand-in of the library" "$bin/pytest" -q -m real tests/nvml "$@"
-else
-  absent "NVML, through a compiled stand-in of the library" "no C compiler"
-fi
+on_machines() { # pytest arguments
+  part "scenarios that take minutes: costs while everything is killed 50 times, nodes that come and go" \
+    "$bin/pytest" -q -m real tests/scenarios "$@"
 
-if command -v apt-get >/dev/null || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
-  part "the exporter, scraped by a real Prometheus" "$bin/pytest" -q -m real tests/prometheus "$@"
-else
-  absent "the exporter, scraped by a real Prometheus" "no apt-get to fetch it with"
-fi
+  if command -v cc >/dev/null || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
+    part "NVML, through a compiled stand-in of the library" "$bin/pytest" -q -m real tests/nvml "$@"
+  else
+    absent "NVML, through a compiled stand-in of the library" "no C compiler"
+  fi
+
+  if command -v apt-get >/dev/null || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
+    part "the exporter and a mesh, scraped by a real Prometheus; dashboards, rules and alerts" "$bin/pytest" -q -m real tests/prometheus "$@"
+  else
+    absent "the exporter and a mesh, scraped by a real Prometheus; dashboards, rules and alerts" "no apt-get to fetch it with"
+  fi
+  if has_cluster; then
+    part "real nodes: kubelet and containerd, delivery by NRI, NVIDIA's device plugin" "$bin/pytest" -q -m real "${on_nodes[@]}" "$@"
+  fi
+}
+
+on_control_planes() { # pytest arguments
+  has_cluster || return 0
+  part "charts: rendered by helm, taken by a real API server, setup jobs" "$bin/pytest" -q -m real tests/charts "$@"
+  part "contract suites on a real API server and a real PostgreSQL" "$bin/pytest" -q -m real tests/contract "$@"
+  part "real control plane: accounts, configuration, end to end with kube-scheduler" \
+    "$bin/pytest" -q -m real tests/cluster "${on_nodes[@]/#/--ignore=}" "$@"
+}
 
 cluster_programs() { # where the Kubernetes programs are, or nothing
   "$bin/python" -c 'import os; from tests.cluster.binaries import find_binaries; find_binaries(os.environ)' 2>/dev/null
 }
 
-on_nodes=(tests/cluster/nodes tests/cluster/test_real_nodes.py tests/cluster/test_delivery.py
+on_nodes=(tests/cluster/nodes tests/cluster/network tests/cluster/install tests/cluster/test_real_nodes.py tests/cluster/test_delivery.py
   tests/cluster/test_delivery_chain.py tests/cluster/test_force_deletion.py tests/cluster/test_nvidia_mode.py
-  tests/cluster/test_real_chaos.py)
-if cluster_programs || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
-  part "contract suites on a real API server and a real PostgreSQL" "$bin/pytest" -q -m real tests/contract "$@"
-  part "real control plane: accounts, configuration, end to end with kube-scheduler" \
-    "$bin/pytest" -q -m real tests/cluster "${on_nodes[@]/#/--ignore=}" "$@"
-  part "real nodes: kubelet and containerd, delivery by NRI, NVIDIA's device plugin" "$bin/pytest" -q -m real "${on_nodes[@]}" "$@"
+  tests/cluster/test_mig_on_demand.py tests/cluster/test_real_chaos.py)
+has_cluster() {
+  cluster_programs || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]
+}
+
+if ! has_cluster; then
+  absent "the tests on a real Kubernetes cluster" "no programs; run make kube-assets ARGS='--nodes --network --helm', or set KUBE_ASSETS"
+fi
+lane machines on_machines "$@"
+lane control-planes on_control_planes "$@"
+wait_for_lanes
+if has_cluster; then
+  if [ -f deploy/charts/RIGHTS.md ]; then
+    part "rights: none was refused to a service, and none was used by nothing" "$bin/python" -m tests.cluster.rights "$GPULOOM_RIGHTS_DIR"
+  else
+    absent "rights" "no table yet: python -m tests.cluster.rights $GPULOOM_RIGHTS_DIR --write"
+  fi
+fi
+
+if { docker info && docker compose version; } >/dev/null 2>&1 || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
+  part "images, and the mesh of docker compose with every container killed" "$bin/pytest" -q -s -m real tests/containers "$@"
 else
-  absent "the tests on a real Kubernetes cluster" "no programs; run make kube-assets ARGS=--nodes, or set KUBE_ASSETS"
+  absent "images, and the mesh of docker compose" "no Docker engine with the compose plugin"
 fi
 
 echo "--- real parts"
-printf '%s\n' "${summary[@]}"
-exit $failed
+cat "$results/summary"
+[ ! -e "$results/failed" ]

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
-from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, Verdict
+from gpuloom.model.ledger import (
+    Claim,
+    Decision,
+    EntryState,
+    HostAccount,
+    LedgerEntry,
+    NodeLedger,
+    Verdict,
+)
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodPresence, PodRef
 from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation, Taint
@@ -75,6 +83,31 @@ ENTRIES = st.builds(
     state=st.sampled_from(EntryState),
     devices=st.none() | st.lists(ALLOCATED, min_size=1, max_size=3).map(tuple),
     advisory=st.booleans(),
+)
+AMOUNTS = st.integers(0, 2**63)
+NODE_LEDGERS = st.builds(
+    NodeLedger,
+    node_name=st.sampled_from(["n1", "x" * 253]),
+    node_uid=st.just("uid"),
+    claims=st.lists(
+        st.builds(
+            Claim,
+            pod=PODS,
+            state=st.sampled_from(EntryState),
+            devices=st.none() | st.lists(ALLOCATED, max_size=2).map(tuple),
+            wanted=st.none() | st.integers(0, 9),
+            advisory=st.booleans(),
+            confirmed=st.booleans(),
+            problem=TEXTS,
+            mode=st.sampled_from(NodeMode),
+            unlisted=st.lists(st.sampled_from(["", "1g.5gb"]), max_size=2).map(tuple),
+            unreserved=st.booleans(),
+        ),
+        max_size=3,
+    ).map(tuple),
+    vanished=st.lists(PODS, max_size=2).map(tuple),
+    account=st.none() | st.builds(HostAccount, *([AMOUNTS] * 6)),
+    closed_reason=TEXTS,
 )
 
 

@@ -22,12 +22,16 @@ class Bar:
     utilization_ratio: float | None = None
     unhealthy: bool = False
     untrusted: bool = False
+    slices: str = ""
+    """Of a card that is cut, one character a memory slice: # given, = free, * being changed, . nothing."""
 
 
 def wide_bar(bar: Bar, cells: int = WIDE_CELLS) -> Text:
     """Always that many cells wide."""
     if bar.unhealthy or bar.untrusted:
         return Text(_mark(bar) * cells, _style(bar))
+    if bar.slices:
+        return Text(_cut_cells(bar.slices, cells), "magenta")
     eighths = _eighths(bar.allocated_ratio, cells * 8)
     filled = "█" * (eighths // 8) + (_EIGHTHS_ACROSS[eighths % 8] if eighths % 8 else "")
     return Text(filled.ljust(cells, _FREE), f"{_style(bar)} {_TRACK}")
@@ -38,6 +42,20 @@ def narrow_bar(bar: Bar) -> Text:
     if bar.unhealthy or bar.untrusted:
         return Text(_mark(bar), _style(bar))
     return Text(_EIGHTHS_UP[_eighths(bar.allocated_ratio, 8)], _style(bar))
+
+
+def _cut_cells(slices: str, cells: int) -> str:
+    """Each cell shows its part of the card: what is being changed first, then what is given, then free."""
+    shown = ""
+    for cell in range(cells):
+        part = slices[cell * len(slices) // cells : max(1, (cell + 1) * len(slices) // cells)] or "."
+        if "*" in part:
+            shown += "*"
+        elif "#" in part:
+            shown += "■" if set(part) == {"#"} else "◧"
+        else:
+            shown += "□" if "=" in part else _FREE
+    return shown
 
 
 def _eighths(ratio: float, most: int) -> int:

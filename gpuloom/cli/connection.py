@@ -49,6 +49,7 @@ def address_option(service: str) -> Any:
 
 
 DiscoveryOption = Annotated[str, address_option("discovery")]
+CostOption = Annotated[str, address_option("cost_engine")]
 ExtenderOption = Annotated[str, address_option("scheduler_extender")]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for an answer.")

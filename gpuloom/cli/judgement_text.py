@@ -41,7 +41,11 @@ def offer_lines(offers: Sequence[Offer]) -> Iterator[str]:
 
 
 def score_lines(scores: Sequence[NodeScore]) -> Iterator[str]:
-    yield from table_lines([_SCORE_COLUMNS, *((score.node_name, *_score_cells(score)) for score in scores)])
+    # Without advice its column would be noise.
+    hinted = any(score.hint for score in scores)
+    rows = [(score.node_name, *_score_cells(score), f"{score.hint:+.1f}") for score in scores]
+    table = [(*_SCORE_COLUMNS, "HINT"), *rows]
+    yield from table_lines(table if hinted else [row[:-1] for row in table])
 
 
 def device_texts(devices: Iterable[AllocatedDevice]) -> str:

@@ -4,13 +4,31 @@ An expected failure is one line on stderr and an exit code; a traceback means th
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
-from gpuloom.cli import certs, exits, explain, run, scheduler_config, status, topology, whatif
+from gpuloom.cli import (
+    autoscaler,
+    certs,
+    cost,
+    exits,
+    explain,
+    holds,
+    mig,
+    optimize,
+    report,
+    run,
+    scheduler_config,
+    status,
+    topology,
+    whatif,
+    workloads,
+)
+from gpuloom.cli.compose import compose_environment
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
 from gpuloom.runtime.config import ConfigError
 from gpuloom.runtime.metrics import package_version
@@ -55,13 +73,20 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(about)
+    autoscaler.register(app)
     certs.register(app)
+    cost.register(app)
     explain.register(app)
+    holds.register(app)
+    report.register(app)
+    mig.register(app)
+    optimize.register(app)
     run.register(app)
     scheduler_config.register(app)
     status.register(app)
     topology.register(app)
     whatif.register(app)
+    workloads.register(app)
     return app
 
 
@@ -76,11 +101,18 @@ _Version = Annotated[
 ]
 
 
-def about(version: _Version = False) -> None:
+_Compose = Annotated[
+    bool, typer.Option("--compose", help="Ask the mesh that `docker compose up` started in this directory.")
+]
+
+
+def about(context: typer.Context, version: _Version = False, compose: _Compose = False) -> None:
     """GPULoom places GPU work on Kubernetes.
 
     Exits 0 if all is fine, 1 if the answer is no, 2 for wrong usage, 3 if something can't be reached.
     """
+    if compose:
+        os.environ.update(context.with_resource(compose_environment()))
 
 
 def code_of(error: GpuloomError) -> int:

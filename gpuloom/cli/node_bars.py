@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from gpuloom.cli.bars import LOAD_STYLES, WIDE_CELLS, Bar, narrow_bar, wide_bar
-from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.snapshot import NodeFacts
 
 _GRID_GAP = 2
@@ -25,7 +25,7 @@ def _legend(first: str) -> Text:
     legend = Text.assemble(("Nodes ", "bold"), (f"{first}, colour:", "dim"))
     for word, style in LOAD_STYLES.items():
         legend.append(f" {word}", style)
-    return legend.append(", x unhealthy, ? untrusted", "dim")
+    return legend.append(", ", "dim").append("■ cut", "magenta").append(", x bad, ? untrusted", "dim")
 
 
 def _node_rows(nodes: Sequence[NodeFacts], allocated: Mapping[str, int], width: int) -> list[Text]:
@@ -77,12 +77,30 @@ def _node_cell(facts: NodeFacts, allocated: Mapping[str, int], name_width: int) 
 
 def _bars_of(facts: NodeFacts, allocated: Mapping[str, int]) -> list[Bar]:
     busy = {usage.gpu_uuid: usage.utilization_ratio for usage in facts.state.usage}
+    given = frozenset(device.device for one in facts.allocations for device in one.devices) | frozenset(
+        device for holder in facts.state.holders for device in holder.devices
+    )
     return [
         Bar(
             allocated_ratio=allocated.get(gpu.uuid, 0) / MILLI_PER_GPU,
             utilization_ratio=busy.get(gpu.uuid),
             unhealthy=gpu.health in (GpuHealth.UNHEALTHY, GpuHealth.LOST),
             untrusted=not facts.trusted,
+            slices=_slices_of(gpu, given),
         )
         for gpu in facts.state.gpus
     ]
+
+
+def _slices_of(gpu: Gpu, given: frozenset[DeviceRef]) -> str:
+    if gpu.changing:
+        return "*"
+    if not gpu.mig_enabled:
+        return ""
+    end = max((instance.end for instance in gpu.mig_instances), default=1)
+    text = ["."] * max(8, end)
+    for instance in gpu.mig_instances:
+        used = DeviceRef(gpu.uuid, instance.placement) in given
+        mark = "*" if instance.changing else "#" if used else "="
+        text[instance.placement.start : instance.end] = mark * instance.slices
+    return "".join(text)

@@ -6,18 +6,21 @@ It only reads, and goes on with what it last heard while one of the services is 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gpuloom.cli.tally import PodCounts, PodTally
+from gpuloom.clients.cost import cost_summary
 from gpuloom.clients.discovery import ClusterMirror, MirrorOptions
 from gpuloom.clients.extender import DecisionFollower, list_allocations
 from gpuloom.errors import GpuloomError
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.informer import Informer
-from gpuloom.kube.resources import PODS
+from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.resources import GPU_NODE_CLAIMS, PODS
+from gpuloom.model.cost import CostSummary
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Decision, LedgerEntry
 from gpuloom.model.snapshot import NodeFacts
@@ -36,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 LEDGER_INTERVAL_S = 1.0
 AUDIT_INTERVAL_S = 2.0
+COST_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,9 @@ class MeshView:
     processes: tuple[ProcessStatus, ...] = ()
     audit: AuditReport | None = None
     fault: PlannedFault | None = None
+    cost: CostSummary | None = None
+    claims: Mapping[str, int] = field(default_factory=dict)
+    """Nodes that the autoscaler asked for, by state."""
 
     @property
     def restarts(self) -> int:
@@ -77,7 +84,9 @@ class Observer:
         self._clock = clock
         self._started_s = clock.monotonic()
         self._allocated_milli: dict[str, int] = {}
+        self._cost: CostSummary | None = None
         self.tally = PodTally(mesh.plan.modes)
+        self.claims: Callable[[], Mapping[str, int]] = dict
 
     def elapsed_s(self) -> float:
         return self._clock.monotonic() - self._started_s
@@ -94,7 +103,17 @@ class Observer:
             processes=self._mesh.supervisor.statuses(),
             audit=self._audit,
             fault=None if self._faults is None else self._faults.active,
+            cost=self._cost,
+            claims=self.claims(),
         )
+
+    async def follow_cost(self, channel: RpcChannel) -> None:
+        while True:
+            try:
+                self._cost = await cost_summary(channel)
+            except GpuloomError as error:
+                _log.info("costs not read", extra={"reason": str(error)})
+            await self._clock.sleep(COST_INTERVAL_S)
 
     async def follow_audit(self) -> None:
         audit = self._mesh.live_audit()
@@ -120,6 +139,12 @@ def allocated_milli(entries: Iterable[LedgerEntry]) -> dict[str, int]:
     return {uuid: min(milli, MILLI_PER_GPU) for uuid, milli in taken.items()}
 
 
+def claim_states(claims: Iterable[JsonObject]) -> dict[str, int]:
+    """How many nodes the autoscaler asked for are in which state; those that ended are not counted."""
+    states = Counter((claim.get("status") or {}).get("state") or "Requested" for claim in claims)
+    return {state: count for state, count in sorted(states.items()) if state != "Gone"}
+
+
 @asynccontextmanager
 async def observe(
     mesh: EmbeddedMesh, clock: Clock, faults: FaultPlayer | None = None
@@ -135,15 +160,18 @@ async def observe(
         KubeClient(KubeAccess(plan.api_url), clock) as client,
         RpcChannel(rpc, plan.address("discovery"), "discovery") as discovery,
         RpcChannel(rpc, plan.address("scheduler_extender"), "scheduler_extender") as extender,
+        RpcChannel(rpc, plan.address("cost_engine"), "cost_engine") as cost,
     ):
         mirror = ClusterMirror(discovery, clock, MirrorOptions(with_usage=True))
         follower = DecisionFollower(extender, clock)
         observer = Observer(mesh, mirror, follower, clock, faults)
         pods = Informer(client, PODS, clock)
         pods.on_change(observer.tally.observe)
+        claims = Informer(client, GPU_NODE_CLAIMS, clock)
+        observer.claims = lambda: claim_states(claims.objects())
         async with asyncio.TaskGroup() as group:
-            work = [pods.run(), mirror.run(), follower.run()]
-            work += [observer.follow_ledger(extender), observer.follow_audit()]
+            work = [pods.run(), claims.run(), mirror.run(), follower.run()]
+            work += [observer.follow_ledger(extender), observer.follow_audit(), observer.follow_cost(cost)]
             work += [] if faults is None else [faults.run()]
             tasks = [group.create_task(loop) for loop in work]
             try:

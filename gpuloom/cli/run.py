@@ -107,7 +107,7 @@ def run(  # noqa: PLR0913, PLR0917 - a parameter per option
     from gpuloom.cli.session import RunRequest  # noqa: PLC0415
     from gpuloom.sim.mesh import MeshOptions  # noqa: PLC0415
 
-    options = MeshOptions(nodes, seed, rate)
+    options = MeshOptions(nodes, seed, rate, autoscaling=True)
     summary = _run(RunRequest(options, directory, duration, faults), headless or not sys.stdout.isatty())
     _print(summary, output)
     raise typer.Exit(summary.exit_code)

@@ -52,14 +52,16 @@ class TlsPaths:
 class SchedulerConfigOptions:
     """`scheduler_name` is what pods name; DEFAULT_SCHEDULER replaces the cluster's own scheduler.
 
-    `kubeconfig` is empty inside a pod, where the service account is used.
+    `kubeconfig` is empty inside a pod, where the service account is used. `namespace` is where GPULoom is
+    installed, and the scheduler's own lease.
     """
 
-    extender_url: str = "https://scheduler-extender.gpuloom-system.svc:8443"
+    extender_url: str = "https://gpuloom-scheduler-extender.gpuloom-system.svc:8443"
     tls: TlsPaths = TlsPaths()
     kubeconfig: str = ""
     scheduler_name: str = OWN_SCHEDULER
     weight: int = WEIGHT
+    namespace: str = "gpuloom-system"
 
 
 REPLACE_DEFAULT = SchedulerConfigOptions(
@@ -92,7 +94,7 @@ def _leader_election(options: SchedulerConfigOptions) -> dict[str, Any]:
     return {
         "leaderElect": True,
         "resourceName": "kube-scheduler" if replaces else options.scheduler_name,
-        "resourceNamespace": "kube-system" if replaces else "gpuloom-system",
+        "resourceNamespace": "kube-system" if replaces else options.namespace,
     }
 
 
@@ -150,10 +152,13 @@ _ReplaceOption = Annotated[
 ]
 
 
-def scheduler_config(
+def scheduler_config(  # noqa: PLR0913, PLR0917 - one for each option
     extender_url: Annotated[
-        str, typer.Option("--extender-url", help="Where kube-scheduler reaches the extender.")
-    ] = _DEFAULTS.extender_url,
+        str,
+        typer.Option(
+            "--extender-url", help="Where kube-scheduler reaches the extender; default: in the namespace."
+        ),
+    ] = "",
     tls_folder: Annotated[
         str, typer.Option("--tls-folder", help="Folder with tls.crt, tls.key and ca.crt for kube-scheduler.")
     ] = "/etc/gpuloom/tls",
@@ -163,6 +168,9 @@ def scheduler_config(
     weight: Annotated[
         int, typer.Option(min=1, max=10_000, help="How much the extender's score counts.")
     ] = WEIGHT,
+    namespace: Annotated[
+        str, typer.Option("--namespace", help="Where GPULoom is installed.")
+    ] = _DEFAULTS.namespace,
 ) -> None:
     """Print a KubeSchedulerConfiguration that makes kube-scheduler ask GPULoom about GPU pods."""
     if replace_default:
@@ -171,5 +179,6 @@ def scheduler_config(
         scheduler_name = DEFAULT_SCHEDULER
         kubeconfig = kubeconfig or CONTROL_PLANE_KUBECONFIG
     tls = TlsPaths(*(f"{tls_folder.rstrip('/')}/{name}" for name in ("tls.crt", "tls.key", "ca.crt")))
-    options = SchedulerConfigOptions(extender_url, tls, kubeconfig, scheduler_name, weight)
+    url = extender_url or _DEFAULTS.extender_url.replace(_DEFAULTS.namespace, namespace)
+    options = SchedulerConfigOptions(url, tls, kubeconfig, scheduler_name, weight, namespace)
     typer.echo(render_scheduler_config(options), nl=False)

@@ -16,6 +16,7 @@ from gpuloom.cli.node_rows import closed_texts, unhealthy_texts
 from gpuloom.cli.observation import MeshView
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Decision, Verdict
+from gpuloom.model.money import usd
 from gpuloom.sim.supervisor import ProcessState
 
 BROKEN = "bold red"
@@ -47,6 +48,7 @@ def render(frame: Frame, view: MeshView, width: int, height: int) -> list[Text]:
         _pods(view, width),
         *_reasons(view.pods.pending_reasons, width, MOST_REASONS if roomy else 2),
         _checks(view),
+        *_cost(view),
         *_problems(view, width, MOST_PROBLEMS if roomy else 3),
     ]
     bottom = [Text(""), *addresses]
@@ -107,6 +109,23 @@ def _reasons(counts: Mapping[str, int], width: int, most: int) -> list[Text]:
     return [Text(line, WAITING) for line in lines]
 
 
+def _cost(view: MeshView) -> list[Text]:
+    """What the cluster costs, and how much of that did something."""
+    summary = view.cost
+    if summary is None:
+        return []
+    total = summary.total
+    line = Text.assemble(("Cost  ", "bold"), f"{usd(summary.nano_usd_per_hour):,.2f} USD/h")
+    line.append(f"   {usd(total.cost):,.4f} so far")
+    if total.cost:
+        shares = (("used", total.used), ("idle", total.idle), ("unknown", total.unknown))
+        line.append(": " + ", ".join(f"{amount / total.cost:.0%} {name}" for name, amount in shares))
+        line.append(f", {total.unallocated / total.cost:.0%} not allocated")
+    if summary.unpriced_nodes:
+        line.append(f"   {summary.unpriced_nodes} nodes without a price", WAITING)
+    return [line]
+
+
 def _checks(view: MeshView) -> Text:
     """What must hold all the time: no device with two owners, and every process up."""
     running = sum(process.state is ProcessState.RUNNING for process in view.processes)
@@ -122,6 +141,10 @@ def _checks(view: MeshView) -> Text:
     line.append(f"{running}/{len(view.processes)} running", "default" if all_run else BROKEN)
     if view.restarts:
         line.append(f", {view.restarts} restarts", "dim")
+    if view.claims:
+        told = ", ".join(f"{count} {state}" for state, count in view.claims.items())
+        line.append("   Cloud ", "bold")
+        line.append(told, "default")
     return line
 
 

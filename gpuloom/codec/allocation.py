@@ -13,7 +13,7 @@ import orjson
 from gpuloom.codec.fields import JsonObject, as_object, list_field, shown
 from gpuloom.errors import InvalidRequestError, NotFoundError
 from gpuloom.model.allocation import ALLOCATION_VERSION, AllocatedDevice, Allocation
-from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
+from gpuloom.model.gpu import GPU_UUID, MILLI_PER_GPU, DeviceRef
 from gpuloom.model.mig import MigPlacement
 
 MAX_BYTES = 16 * 1024
@@ -28,7 +28,6 @@ _MIG_FIELDS = frozenset({"profile", "start"})
 
 # The UUIDs end up in a list with commas that a container runtime reads, where "all" means every GPU: a name
 # that is not plainly a GPU's is refused here.
-GPU_UUID = re.compile(r"GPU-[A-Za-z0-9._-]{1,100}")
 MIG_PROFILE = re.compile(r"[a-z0-9.+-]{1,32}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,253}")
 

@@ -8,10 +8,10 @@ devices should become unknown for a long explanation.
 import math
 from collections.abc import Iterable
 
-from gpuloom.codec.allocation import GPU_UUID, MAX_MEMORY_MIB, MAX_MIG_START, MIG_PROFILE
+from gpuloom.codec.allocation import MAX_MEMORY_MIB, MAX_MIG_START, MIG_PROFILE
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, GpuUsage
+from gpuloom.model.gpu import GPU_UUID, MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, GpuUsage, SharingMode
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Holder, HolderSource, PodPresence, PodRef
 from gpuloom.model.topology import MAX_GPUS_PER_NODE, PcieLevel, Topology
@@ -31,6 +31,12 @@ _HEALTH = {
     pb.GPU_HEALTH_LOST: GpuHealth.LOST,
 }
 _HEALTH_TO_PROTO = {model: proto for proto, model in _HEALTH.items()}
+
+_SHARING = {
+    pb.SHARING_MODE_MPS: SharingMode.MPS,
+    pb.SHARING_MODE_TIME_SLICING: SharingMode.TIME_SLICING,
+}
+_SHARING_TO_PROTO = {model: proto for proto, model in _SHARING.items()}
 
 _SOURCE = {
     pb.HOLDER_SOURCE_KUBELET: HolderSource.KUBELET,
@@ -81,6 +87,8 @@ def gpu_from_proto(message: pb.Gpu) -> Gpu:
         serial=bounded(message.serial, "GPU serial"),
         mig_enabled=message.mig_enabled,
         mig_instances=tuple(_instance_from_proto(instance) for instance in message.mig_instances),
+        changing=shortened(message.changing),
+        sharing=sharing_mode_from_proto(message.sharing),
     )
 
 
@@ -98,7 +106,17 @@ def gpu_to_proto(gpu: Gpu) -> pb.Gpu:
         serial=gpu.serial,
         mig_enabled=gpu.mig_enabled,
         mig_instances=[_instance_to_proto(instance) for instance in gpu.mig_instances],
+        changing=gpu.changing,
+        sharing=sharing_mode_to_proto(gpu.sharing),
     )
+
+
+def sharing_mode_from_proto(message: pb.SharingMode.ValueType) -> SharingMode:
+    return _SHARING.get(message, SharingMode.NONE)
+
+
+def sharing_mode_to_proto(mode: SharingMode) -> pb.SharingMode.ValueType:
+    return _SHARING_TO_PROTO.get(mode, pb.SHARING_MODE_UNSPECIFIED)
 
 
 def topology_from_proto(message: pb.Topology) -> Topology:
@@ -199,12 +217,12 @@ def pod_to_proto(pod: PodRef) -> pb.PodRef:
 def device_from_proto(message: pb.DeviceRef) -> DeviceRef:
     return DeviceRef(
         gpu_uuid=required(message.gpu_uuid, "GPU UUID of a device"),
-        mig=_placement_from_proto(message.mig) if message.HasField("mig") else None,
+        mig=placement_from_proto(message.mig) if message.HasField("mig") else None,
     )
 
 
 def device_to_proto(device: DeviceRef) -> pb.DeviceRef:
-    mig = None if device.mig is None else _placement_to_proto(device.mig)
+    mig = None if device.mig is None else placement_to_proto(device.mig)
     return pb.DeviceRef(gpu_uuid=device.gpu_uuid, mig=mig)
 
 
@@ -245,25 +263,27 @@ def _instance_from_proto(message: pb.MigInstance) -> MigInstance:
     if MIG_PROFILE.fullmatch(message.placement.profile) is None:
         raise InvalidRequestError("a MIG instance without a profile such as 1g.10gb")
     return MigInstance(
-        placement=_placement_from_proto(message.placement),
+        placement=placement_from_proto(message.placement),
         slices=message.slices,
         memory_mib=_memory_mib(message.memory_mib, "a MIG instance"),
         uuid=bounded(message.uuid, "MIG UUID"),
         fault=shortened(message.fault),
+        changing=shortened(message.changing),
     )
 
 
 def _instance_to_proto(instance: MigInstance) -> pb.MigInstance:
     return pb.MigInstance(
-        placement=_placement_to_proto(instance.placement),
+        placement=placement_to_proto(instance.placement),
         slices=instance.slices,
         memory_mib=instance.memory_mib,
         uuid=instance.uuid,
         fault=instance.fault,
+        changing=instance.changing,
     )
 
 
-def _placement_from_proto(message: pb.MigPlacement) -> MigPlacement:
+def placement_from_proto(message: pb.MigPlacement) -> MigPlacement:
     return MigPlacement(start=message.start, profile=required(message.profile, "MIG profile"))
 
 
@@ -278,5 +298,5 @@ def known_number(reading: float) -> float | None:
     return reading if math.isfinite(reading) else None
 
 
-def _placement_to_proto(placement: MigPlacement) -> pb.MigPlacement:
+def placement_to_proto(placement: MigPlacement) -> pb.MigPlacement:
     return pb.MigPlacement(profile=placement.profile, start=placement.start)

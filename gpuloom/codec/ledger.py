@@ -1,5 +1,6 @@
 """Ledger entries and decisions: proto <-> model."""
 
+import math
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -37,7 +38,7 @@ def decision_from_proto(message: pb.Decision) -> Decision:
     if verdict is None:
         raise InvalidRequestError("a decision without a verdict")
     return Decision(
-        time=_time(message.time),
+        time=time_from_proto(message.time),
         pod=pod_from_proto(message.pod),
         verdict=verdict,
         node_name=bounded(message.node_name, "node name"),
@@ -49,7 +50,7 @@ def decision_from_proto(message: pb.Decision) -> Decision:
 
 def decision_to_proto(decision: Decision) -> pb.Decision:
     return pb.Decision(
-        time=_timestamp(decision.time),
+        time=time_to_proto(decision.time),
         pod=pod_to_proto(decision.pod),
         verdict=_VERDICT_TO_PROTO[decision.verdict],
         node_name=decision.node_name,
@@ -60,14 +61,11 @@ def decision_to_proto(decision: Decision) -> pb.Decision:
 
 
 def entry_from_proto(message: pb.LedgerEntry) -> LedgerEntry:
-    state = _STATE.get(message.state)
-    if state is None:
-        raise InvalidRequestError("a ledger entry without a state")
     return LedgerEntry(
         pod=pod_from_proto(message.pod),
         node_name=bounded(message.node_name, "node name"),
         node_uid=bounded(message.node_uid, "node UID"),
-        state=state,
+        state=state_from_proto(message.state),
         devices=tuple(allocated_from_proto(device) for device in message.devices) or None,
         advisory=message.advisory,
     )
@@ -84,13 +82,28 @@ def entry_to_proto(entry: LedgerEntry) -> pb.LedgerEntry:
     )
 
 
+def state_from_proto(value: pb.EntryState.ValueType) -> EntryState:
+    state = _STATE.get(value)
+    if state is None:
+        raise InvalidRequestError("a ledger entry without a state")
+    return state
+
+
+def state_to_proto(state: EntryState) -> pb.EntryState.ValueType:
+    return _STATE_TO_PROTO[state]
+
+
 def _score_from_proto(message: pb.NodeScore) -> NodeScore:
+    parts = (message.total, message.topology, message.resource, message.balance, message.hint)
+    if not all(map(math.isfinite, parts)):
+        raise InvalidRequestError("a score that is no number")
     return NodeScore(
         bounded(message.node_name, "node name"),
         message.total,
         message.topology,
         message.resource,
         message.balance,
+        message.hint,
     )
 
 
@@ -101,17 +114,18 @@ def _score_to_proto(score: NodeScore) -> pb.NodeScore:
         topology=score.topology,
         resource=score.resource,
         balance=score.balance,
+        hint=score.hint,
     )
 
 
-def _time(stamp: Timestamp) -> datetime:
+def time_from_proto(stamp: Timestamp) -> datetime:
     try:
         return stamp.ToDatetime(tzinfo=UTC)
     except ValueError:
         raise InvalidRequestError("a time that no calendar has") from None
 
 
-def _timestamp(moment: datetime) -> Timestamp:
+def time_to_proto(moment: datetime) -> Timestamp:
     stamp = Timestamp()
     stamp.FromDatetime(moment.astimezone(UTC).replace(tzinfo=None))
     return stamp

@@ -28,6 +28,7 @@ from gpuloom.model.request import (
     TopologyPreference,
 )
 from gpuloom.names import (
+    ANNOTATION_ENFORCEMENT,
     ANNOTATION_GPU_ARCHITECTURE,
     ANNOTATION_GPU_MODEL,
     ANNOTATION_MIG_PROFILE,
@@ -47,6 +48,7 @@ MAX_NAME_LENGTH = 128
 _READ_OF_SPEC = ("initContainers", "containers", "resources", "overhead", "runtimeClassName")
 _READ_OF_STATUS = ("initContainerStatuses", "containerStatuses")
 _READ_OF_ANNOTATIONS = (
+    ANNOTATION_ENFORCEMENT,
     ANNOTATION_GPU_ARCHITECTURE,
     ANNOTATION_GPU_MODEL,
     ANNOTATION_MIG_PROFILE,
@@ -265,7 +267,15 @@ def _gpuloom_request(asking: list[Container], annotations: JsonObject) -> GpuReq
         architectures=wishes.architectures,
         topology=wishes.topology,
         topology_required=wishes.topology_required,
+        enforced=_enforced(annotations) and kind is RequestKind.SHARE,
     )
+
+
+def _enforced(annotations: JsonObject) -> bool:
+    value = _text(annotations, ANNOTATION_ENFORCEMENT)
+    if value not in (None, "mps", "none"):
+        raise _not_one_of(ANNOTATION_ENFORCEMENT, value, ("mps", "none"))
+    return value == "mps"
 
 
 def _cards(milli: int) -> tuple[RequestKind, int]:

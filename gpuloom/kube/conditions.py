@@ -36,11 +36,11 @@ def with_conditions(
 def status_patch(obj: JsonObject, status: JsonObject) -> JsonObject | None:
     """A merge patch that makes the object's status say this; None if it does.
 
-    It sets `observedGeneration`. A field that is None is taken away.
+    A field that is None is taken away. Which generation it is about, conditions say: a field that the
+    schema does not have would be dropped by the server, and written again and again.
     """
-    wanted = {**status, "observedGeneration": metadata_of(obj).get("generation", 0)}
     present = obj.get("status") or {}
-    changed = {name: value for name, value in wanted.items() if present.get(name) != value}
+    changed = {name: value for name, value in status.items() if present.get(name) != value}
     return {"status": changed} if changed else None
 
 

@@ -18,6 +18,7 @@ from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.objects import JsonObject, ObjectKey, is_older_version, key_of, resource_version_of, uid_of
 from gpuloom.kube.work_queue import WorkQueue
+from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class ReconcilerOptions:
     step_timeout_s: float = 30.0
     stuck_after_s: float = 120.0
     """With keys waiting and no step ended for so long, the loop is stuck, and /healthz says so."""
+    retry_cap_s: float = 300.0
+    """The longest delay after failures in a row."""
 
 
 class Reconciler:
@@ -73,7 +76,11 @@ class Reconciler:
         self._reconcile = reconcile
         self._clock = clock
         self._options = options or ReconcilerOptions()
-        self.queue = WorkQueue(clock, lambda: [key_of(obj) for obj in observed.objects()])
+        self.queue = WorkQueue(
+            clock,
+            lambda: [key_of(obj) for obj in observed.objects()],
+            new_backoff=lambda: Backoff(0.5, self._options.retry_cap_s),
+        )
         self._written: dict[ObjectKey, tuple[str, str]] = {}
         """UID and version of our last write of each object, until it was observed."""
         self._ended_s = clock.monotonic()

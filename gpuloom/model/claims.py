@@ -11,12 +11,19 @@ from gpuloom.model.policies import CapacityType
 
 @dataclass(frozen=True, slots=True)
 class HoldTarget:
-    """A place of a MIG instance, else a GPU, else the whole node. `node_uid` None: any node of that name."""
+    """A place of a MIG instance, else a GPU or a share of it, else the whole node.
+
+    `node_uid` None: any node of that name.
+    """
 
     node_name: str
     node_uid: str | None = None
     gpu_uuid: str | None = None
     mig: MigPlacement | None = None
+    milli: int = 1000
+    """Of the GPU; a share of it where it is less."""
+    memory_mib: int | None = None
+    """None: all of it, or in proportion to `milli`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ class GpuHoldSpec:
     reason: str
     expires: datetime | None = None
     """None: when it is deleted."""
+    taken_by: str | None = None
+    """The service that took it; None: somebody else wrote it."""
 
 
 @dataclass(frozen=True, slots=True)

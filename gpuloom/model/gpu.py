@@ -1,11 +1,15 @@
 """One physical GPU: what it is, whether it works, what it did lately."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuloom.model.mig import MigInstance, MigPlacement
 
 MILLI_PER_GPU = 1000
+
+GPU_UUID = re.compile(r"GPU-[A-Za-z0-9._-]{1,100}")
+"""What names exactly one GPU, as NVML does."""
 
 
 class GpuHealth(StrEnum):
@@ -15,8 +19,18 @@ class GpuHealth(StrEnum):
     LOST = "lost"
 
 
+class SharingMode(StrEnum):
+    """How pods share a GPU that is not cut: by accounting alone, by the limits of MPS, or by time."""
+
+    NONE = "none"
+    MPS = "mps"
+    TIME_SLICING = "time-slicing"
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
+    """`changing`: what is being done to the whole GPU, so that nothing of it is given out; else empty."""
+
     uuid: str
     index: int
     model: str
@@ -29,6 +43,8 @@ class Gpu:
     serial: str = ""
     mig_enabled: bool = False
     mig_instances: tuple[MigInstance, ...] = ()
+    changing: str = ""
+    sharing: SharingMode = SharingMode.NONE
 
 
 @dataclass(frozen=True, slots=True)

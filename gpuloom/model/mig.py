@@ -13,13 +13,17 @@ class MigPlacement:
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """An instance that exists on a GPU. `fault`: why it alone must not be given out; empty if nothing is."""
+    """An instance that exists on a GPU. `fault`: why it alone must not be given out; empty if nothing is.
+
+    `changing`: what is being done to it, so that it must not be given out meanwhile; empty if nothing is.
+    """
 
     placement: MigPlacement
     slices: int
     memory_mib: int
     uuid: str = ""
     fault: str = ""
+    changing: str = ""
 
     @property
     def end(self) -> int:

@@ -46,6 +46,8 @@ class GpuRequest:
     models: tuple[str, ...] = ()
     topology: TopologyPreference = TopologyPreference.NONE
     topology_required: bool = False
+    enforced: bool = False
+    """Of a share: only where the driver keeps it to its limits."""
 
 
 @dataclass(frozen=True, slots=True)

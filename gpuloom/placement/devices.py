@@ -18,6 +18,8 @@ _HEALTH_REASONS = {
     GpuHealth.UNKNOWN: "GPUs of unknown health",
 }
 
+CHANGING = "GPUs that are being cut anew"
+
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
@@ -41,7 +43,7 @@ class GpuView:
     @property
     def unusable_reason(self) -> str:
         """Why nothing of this GPU may be given out now; empty if it may."""
-        return self.closed_reason or health_refusal(self.gpu)
+        return self.closed_reason or health_refusal(self.gpu) or (CHANGING if self.gpu.changing else "")
 
     @property
     def free_share_milli(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuloom.catalog import slice_milli
-from gpuloom.model.gpu import MILLI_PER_GPU, Gpu
+from gpuloom.model.gpu import MILLI_PER_GPU, Gpu, SharingMode
 from gpuloom.model.mig import MigInstance
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
@@ -219,6 +219,7 @@ def _is_card(request: GpuRequest, gpu: Gpu, memory_mib: int) -> bool:
         not gpu.mig_enabled
         and gpu.memory_mib >= memory_mib
         and is_model(request, gpu.model, gpu.architecture)
+        and (not request.enforced or gpu.sharing is SharingMode.MPS)
     )
 
 

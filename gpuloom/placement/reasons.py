@@ -75,7 +75,8 @@ def _too_few(gpu: GpuRequest) -> str:
         return f"node has fewer than {gpu.count} {_slices_text(gpu)}"
     memory = _memory_text(gpu, " with ")
     if gpu.kind is RequestKind.SHARE:
-        return f"node has no GPU{_model_text(gpu)}{memory} outside MIG mode"
+        limits = " with an MPS daemon (gpuloom.dev/enforcement: mps)" if gpu.enforced else ""
+        return f"node has no GPU{_model_text(gpu)}{memory} outside MIG mode{limits}"
     return f"node has fewer than {gpu.count} GPUs{_model_text(gpu)}{memory} outside MIG mode"
 
 

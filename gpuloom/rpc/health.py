@@ -41,14 +41,16 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, _context: _Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
+        told = None
         while True:
-            told = self._answer(request.service)
-            yield told
-            if self._closed:
-                return
             async with self._changed:
                 while not self._closed and self._answer(request.service) == told:
                     await self._changed.wait()
+            # A close may come while the answer before it is still being sent: tell before the stream ends.
+            if (answer := self._answer(request.service)) == told:
+                return
+            told = answer
+            yield told
 
     def _answer(self, service: str) -> health_pb2.HealthCheckResponse:
         response = health_pb2.HealthCheckResponse

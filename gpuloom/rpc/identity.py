@@ -7,6 +7,7 @@ TLS has done that before anything here runs.
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from gpuloom.errors import InvalidRequestError, NotAllowedError
 
@@ -39,6 +40,18 @@ def checked_service_name(service: str) -> str:
 def identity_from_auth_context(auth_context: Mapping[str, Iterable[bytes]]) -> str:
     """The caller of an RPC. Only real URI names count: a DNS name that reads like one proves nothing."""
     return identity_from_uris(uri.decode(errors="replace") for uri in auth_context.get("peer_uri", ()))
+
+
+class AuthContext(Protocol):
+    """What gRPC gives a handler of the connection."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
+
+
+def caller_of(context: AuthContext) -> str:
+    """Who calls this RPC, which was admitted already; empty where there is no TLS."""
+    names = context.auth_context()
+    return identity_from_auth_context(names) if names.get("peer_uri") else ""
 
 
 def identity_from_peer_certificate(certificate: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLO
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc import aio
@@ -73,8 +73,7 @@ async def serve(
     app: App,
     config: ServingConfig,
     rpc: RpcEnvironment,
-    served: Served[Servicer],
-    *,
+    *served: Served[Any],
     name: str = "grpc",
     drain_s: float = DRAIN_S,
 ) -> RpcServer:
@@ -83,7 +82,8 @@ async def serve(
     At a stop, streams end at once and unary calls get `drain_s`. Raise ListenError if the port is taken.
     """
     server = RpcServer(rpc, config.host, config.port, ServerOptions(reflection=config.reflection))
-    server.add(served.servicer, served.add_to_server, served.descriptor, served.allowed_callers)
+    for each in served:
+        server.add(each.servicer, each.add_to_server, each.descriptor, each.allowed_callers)
     await app.enter(server)
     app.on_drain(name, lambda: server.drain(grace_s=drain_s))
     return server

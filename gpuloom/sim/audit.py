@@ -4,13 +4,17 @@ It judges from what the simulated machines recorded as they started and ended co
 hardware they have. It never reads annotations, the ledger or anything else the product says.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 
+from gpuloom.catalog import load_catalog
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
+from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.names import RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from gpuloom.sim.hardware import Hardware, plugin_resource
@@ -22,6 +26,7 @@ from gpuloom.sim.journal import (
     parse_journal,
     read_journal,
 )
+from gpuloom.sim.layouts import ever_made
 from gpuloom.sim.machine import find_machines, read_hardware
 
 
@@ -31,6 +36,7 @@ class FindingKind(StrEnum):
     SHARES_ABOVE_CARD = "shares-above-card"
     MEMORY_ABOVE_CARD = "memory-above-card"
     CARD_BESIDE_INSTANCE = "card-beside-instance"
+    OVERLAPPING_INSTANCES = "overlapping-instances"
     STARTED_TWICE = "started-twice"
     UNKNOWN_DEVICE = "unknown-device"
     OVERBOOKED = "overbooked"
@@ -76,6 +82,8 @@ class _Sweep:
     """Who holds what after the entries seen so far."""
 
     hardware: Hardware
+    made: Callable[[], frozenset[DeviceRef]] = frozenset
+    """Instances that it had beside those that it was built with."""
     starts: int = 0
     ends: int = 0
     last_sequence: int = 0
@@ -116,7 +124,9 @@ class _Sweep:
 def audit(machines_dir: Path) -> AuditReport:
     """Judge every machine under the directory. Raise InvalidRequestError if a machine can't be read."""
     return combine(
-        audit_machine(read_hardware(directory), read_journal(directory / JOURNAL_FILE))
+        audit_machine(
+            read_hardware(directory), read_journal(directory / JOURNAL_FILE), partial(ever_made, directory)
+        )
         for directory in find_machines(machines_dir, with_ended=True)
     )
 
@@ -132,9 +142,11 @@ def combine(reports: Iterable[AuditReport]) -> AuditReport:
     )
 
 
-def audit_machine(hardware: Hardware, journal: ParsedJournal) -> AuditReport:
-    """Sweep one journal in its order. Pure."""
-    sweep = _Sweep(hardware)
+def audit_machine(
+    hardware: Hardware, journal: ParsedJournal, made: Callable[[], frozenset[DeviceRef]] = frozenset
+) -> AuditReport:
+    """Sweep one journal in its order."""
+    sweep = _Sweep(hardware, made)
     sweep.read(journal)
     return sweep.report()
 
@@ -152,7 +164,7 @@ class LiveAudit:
 
 class _LiveMachine:
     def __init__(self, directory: Path) -> None:
-        self._sweep = _Sweep(read_hardware(directory))
+        self._sweep = _Sweep(read_hardware(directory), partial(ever_made, directory))
         self._journal = directory / JOURNAL_FILE
         self._read_bytes = 0
         self._read_lines = 0
@@ -180,11 +192,12 @@ def _start(sweep: _Sweep, entry: JournalEntry) -> None:
     sweep.held[entry.pod] = entry.devices
     known = {gpu.uuid: gpu.memory_mib for gpu in sweep.hardware.gpus}
     for device in dict.fromkeys(held.device for held in entry.devices):
-        if device.gpu_uuid not in known or not _instance_exists(sweep.hardware, device):
+        existed = _instance_exists(sweep.hardware, device) or device in sweep.made()
+        if device.gpu_uuid not in known or not existed:
             sweep.find(entry, FindingKind.UNKNOWN_DEVICE, f"{entry.pod} was given {_name(device)}, not there")
     for gpu_uuid in dict.fromkeys(held.device.gpu_uuid for held in entry.devices):
         holdings = sweep.on_gpu(gpu_uuid)
-        for kind, message in _conflicts(holdings, known.get(gpu_uuid, 0)):
+        for kind, message in _conflicts(holdings, known.get(gpu_uuid, 0), _slices(sweep.hardware)):
             pods = tuple(dict.fromkeys(pod for pod, _ in holdings))
             names = ", ".join(str(pod) for pod in pods)
             sweep.findings.append(
@@ -219,8 +232,19 @@ def _refused(sweep: _Sweep, entry: JournalEntry) -> None:
 _STEPS = {EntryKind.START: _start, EntryKind.END: _end, EntryKind.REFUSED: _refused}
 
 
+def _slices(hardware: Hardware) -> dict[str, int]:
+    """How many memory slices an instance of each profile covers."""
+    model = load_catalog().find_gpu(hardware.spec.gpu_model)
+    return {} if model is None else {profile.name: profile.memory_slices for profile in model.mig_profiles}
+
+
+def _overlap(one: MigPlacement, other: MigPlacement, slices: Mapping[str, int]) -> bool:
+    first, second = sorted((one, other))
+    return first != second and first.start + slices.get(first.profile, 1) > second.start
+
+
 def _conflicts(
-    holdings: list[tuple[PodRef, AllocatedDevice]], memory_mib: int
+    holdings: list[tuple[PodRef, AllocatedDevice]], memory_mib: int, slices: Mapping[str, int]
 ) -> Iterator[tuple[FindingKind, str]]:
     cards = [held for _, held in holdings if held.device.mig is None]
     instances = [held.device.mig for _, held in holdings if held.device.mig is not None]
@@ -238,6 +262,8 @@ def _conflicts(
         yield FindingKind.MEMORY_ABOVE_CARD, f"memory adds up to {used_mib} of {memory_mib} MiB"
     if len(set(instances)) < len(instances):
         yield FindingKind.TWO_WHOLE_OWNERS, "two owners of one MIG instance"
+    if any(_overlap(one, other, slices) for one, other in combinations(instances, 2)):
+        yield FindingKind.OVERLAPPING_INSTANCES, "two MIG instances on the same slices"
     if cards and instances:
         yield FindingKind.CARD_BESIDE_INSTANCE, "the card itself beside its MIG instances"
 

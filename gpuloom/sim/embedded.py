@@ -14,6 +14,7 @@ from pathlib import Path
 from gpuloom.roster import ROSTER, Roster
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.audit import AuditReport, LiveAudit, audit
+from gpuloom.sim.autoscaling import apply_policy
 from gpuloom.sim.cluster import plan_machines, with_mig_slices
 from gpuloom.sim.mesh import (
     MeshOptions,
@@ -33,10 +34,14 @@ from gpuloom.sim.supervisor import Supervisor
 class EmbeddedMesh:
     plan: MeshPlan
     supervisor: Supervisor
+    clock: Clock
+    autoscaling: bool = False
 
     async def start(self) -> None:
         """Raise StartError if a process can't be started."""
         await self.supervisor.start(self.plan.stages)
+        if self.autoscaling and self.plan.has_late_agents:
+            await apply_policy(self.plan.api_url, len(self.plan.machines), self.clock)
 
     def audit(self) -> AuditReport:
         """What the simulated kubelets recorded, judged without asking the product."""
@@ -60,4 +65,4 @@ async def open_mesh(
         plan = MeshPlanner(options, run_directory, machines, ports, environment, clock, roster).plan()
         write_files(plan, clock)
         async with Supervisor(clock, keep_open=(run_directory.lock_descriptor,)) as supervisor:
-            yield EmbeddedMesh(plan, supervisor)
+            yield EmbeddedMesh(plan, supervisor, clock, options.autoscaling)

@@ -67,6 +67,13 @@ class Hardware:
                 devices.setdefault(plugin_resource(device.device), []).append(device)
         return {resource: tuple(found) for resource, found in devices.items()}
 
+    def has(self, device: DeviceRef) -> bool:
+        """Whether a slice is there now. Of a whole GPU nothing is said."""
+        places = (
+            one.placement for gpu in self.gpus if gpu.uuid == device.gpu_uuid for one in gpu.mig_instances
+        )
+        return device.mig is None or device.mig in places
+
     def device_id(self, device: DeviceRef) -> str:
         """The id by which NVIDIA's device plugin knows the device: the GPU's or the MIG instance's UUID."""
         if device.mig is None:
@@ -116,7 +123,7 @@ def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
         "seed": spec.seed,
         "providerId": spec.provider_id,
         "powerLimitW": hardware.power_limit_w,
-        "gpus": [_gpu_to_json(gpu) for gpu in hardware.gpus],
+        "gpus": [gpu_to_json(gpu) for gpu in hardware.gpus],
         "topology": {
             "pcie": [level.name for level in hardware.topology.pcie],
             "nvlinks": list(hardware.topology.nvlinks),
@@ -127,7 +134,7 @@ def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
 
 def hardware_from_json(document: Mapping[str, Any]) -> Hardware:
     """Raise KeyError, TypeError or ValueError if it is not a machine."""
-    gpus = tuple(_gpu_from_json(gpu) for gpu in document["gpus"])
+    gpus = tuple(gpu_from_json(gpu) for gpu in document["gpus"])
     links = document["topology"]
     spec = MachineSpec(
         node=str(document["node"]),
@@ -195,8 +202,12 @@ def _instance(
         raise InvalidRequestError(
             f"machine {spec.node}: {spec.gpu_model} has no MIG profile {place.profile} at {place.start}"
         )
-    uuid = _uuid("MIG", spec, f"{index}-{place.profile}-{place.start}")
+    uuid = instance_uuid(spec, f"{index}-{place.profile}-{place.start}")
     return MigInstance(place, profile.memory_slices, profile.memory_mib, uuid)
+
+
+def instance_uuid(spec: MachineSpec, part: str) -> str:
+    return _uuid("MIG", spec, part)
 
 
 def _uuid(prefix: str, spec: MachineSpec, part: object) -> str:
@@ -208,7 +219,7 @@ def _digest(spec: MachineSpec, part: str) -> str:
     return hashlib.sha256(f"{spec.seed}/{spec.node}/{part}".encode()).hexdigest()
 
 
-def _gpu_to_json(gpu: Gpu) -> dict[str, Any]:
+def gpu_to_json(gpu: Gpu) -> dict[str, Any]:
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,
@@ -232,7 +243,7 @@ def _gpu_to_json(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _gpu_from_json(document: Mapping[str, Any]) -> Gpu:
+def gpu_from_json(document: Mapping[str, Any]) -> Gpu:
     return Gpu(
         uuid=str(document["uuid"]),
         index=int(document["index"]),

@@ -2,13 +2,13 @@
 
 machine.json     what it is; written once, renamed to machine.ended.json when its cloud takes it back
 containers.json  which pods it hosts on which devices; written by its kubelet alone, replaced whole
+layout.json      how its GPUs are cut and shared now; see `layouts`
 faults.json      faults on request; written by tests and commands, read live
 journal.jsonl    what started and ended; appended by its kubelet alone, read by the audit
 
 This file decides nothing about pods; it keeps and shows what its kubelet put there.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,10 +20,19 @@ import orjson
 from gpuloom.catalog import load_catalog
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.gpu import DeviceRef, GpuHealth
+from gpuloom.model.layout import Sharing
 from gpuloom.model.node import PodRef
 from gpuloom.sim.hardware import Hardware, MachineSpec, assemble, hardware_from_json, hardware_to_json
 from gpuloom.sim.journal import JOURNAL_FILE, device_from_json, device_to_json, what_is_wrong
+from gpuloom.sim.layouts import (
+    LAYOUT_FILE,
+    LayoutFile,
+    MachineLayout,
+    layout_from_json,
+    overlaid,
+    replace_file,
+)
 from gpuloom.sim.load import (
     DeviceProcess,
     Faults,
@@ -118,7 +127,11 @@ class Machine:
 
     def __init__(self, directory: Path, hardware: Hardware) -> None:
         self.directory = directory
-        self.hardware = hardware
+        self._built = hardware
+        self._layout = _WatchedFile(directory / LAYOUT_FILE, layout_from_json, MachineLayout())
+        self._overlaid = MachineLayout(), hardware
+        self.layouts = LayoutFile(directory, hardware, self._layout.read, self._used)
+        """Changes how the GPUs are cut and shared."""
         nothing: tuple[HostedPod, ...] = ()
         self._hosted = _WatchedFile(directory / CONTAINERS_FILE, _hosted_from_json, nothing)
         self._faults = _WatchedFile(directory / FAULTS_FILE, self._faults_from_json, Faults())
@@ -128,7 +141,7 @@ class Machine:
         """Build the machine, or raise InvalidRequestError. What runs on an existing one is left alone."""
         hardware = assemble(spec, load_catalog())
         directory.mkdir(parents=True, exist_ok=True)
-        _replace_file(directory / MACHINE_FILE, hardware_to_json(hardware))
+        replace_file(directory / MACHINE_FILE, hardware_to_json(hardware))
         return cls(directory, hardware)
 
     @classmethod
@@ -137,8 +150,24 @@ class Machine:
         return cls(directory, read_hardware(directory))
 
     @property
+    def hardware(self) -> Hardware:
+        """As it is cut now."""
+        layout = self._layout.read()
+        if layout is not self._overlaid[0]:
+            self._overlaid = layout, overlaid(self._built, layout)
+        return self._overlaid[1]
+
+    @property
+    def boots(self) -> int:
+        """How often it was started."""
+        return self._layout.read().boots
+
+    def sharing(self, gpu_uuid: str) -> Sharing:
+        return self._layout.read().sharing.get(gpu_uuid, Sharing())
+
+    @property
     def spec(self) -> MachineSpec:
-        return self.hardware.spec
+        return self._built.spec
 
     @property
     def journal_path(self) -> Path:
@@ -170,7 +199,7 @@ class Machine:
 
     def write_hosted(self, pods: Iterable[HostedPod]) -> None:
         """For the machine's kubelet alone."""
-        _replace_file(self.directory / CONTAINERS_FILE, {"pods": [_hosted_to_json(pod) for pod in pods]})
+        replace_file(self.directory / CONTAINERS_FILE, {"pods": [_hosted_to_json(pod) for pod in pods]})
 
     def write_faults(self, faults: Faults) -> None:
         document = {
@@ -179,7 +208,11 @@ class Machine:
                 for uuid, fault in faults.gpus.items()
             },
         }
-        _replace_file(self.directory / FAULTS_FILE, document)
+        replace_file(self.directory / FAULTS_FILE, document)
+
+    def _used(self) -> frozenset[DeviceRef]:
+        held = (device for pod in self.hosted() if not pod.exited for device in pod.devices)
+        return frozenset(device.device for device in held)
 
     def _faults_from_json(self, document: Mapping[str, Any]) -> Faults:
         """A GPU is named by its UUID or, for people, by its index."""
@@ -246,16 +279,6 @@ class _WatchedFile(Generic[Parsed]):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidRequestError(f"{self._path} is malformed: {what_is_wrong(error)}") from None
         return self._value
-
-
-def _replace_file(path: Path, document: Mapping[str, Any]) -> None:
-    """Readers see the old file or the new one, never half of one, even if the writer is killed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _hosted_to_json(hosted: HostedPod) -> dict[str, Any]:

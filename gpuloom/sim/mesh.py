@@ -31,6 +31,7 @@ FLEET_SIZE = 32
 # Whoever watches a small run wants to see GPUs at work.
 LIVELY_NODES = 16
 LIVELY_USAGE, QUIET_USAGE = "2s", "10s"
+CLOUD_BOOT_DELAY = "15s"
 # For leases and learned demand: a fresh cluster has no namespace of ours.
 SERVICE_NAMESPACE = "default"
 
@@ -49,12 +50,13 @@ _INHERITED = (
 
 @dataclass(frozen=True, slots=True)
 class MeshOptions:
-    """`pods_per_minute` None: as many as keep the GPUs busy."""
+    """`pods_per_minute` None: as many as keep the GPUs busy. `autoscaling`: a simulated cloud adds nodes."""
 
     nodes: int = 12
     seed: int = 1
     pods_per_minute: float | None = None
     max_publish_delay_s: float = 10.0
+    autoscaling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class MeshPorts:
     """
 
     api: int
+    cloud: int
     services: Mapping[str, Mapping[str, int]]
     agents_grpc: tuple[int, ...]
     agents: tuple[Mapping[str, int], ...]
@@ -82,6 +85,15 @@ class MeshPlan:
     @property
     def api_url(self) -> str:
         return _url(self.ports.api)
+
+    @property
+    def has_late_agents(self) -> bool:
+        """Whether somebody runs the agents of machines that the cloud brings."""
+        return len(self.machines) > SINGLE_AGENTS + 1
+
+    @property
+    def cloud_url(self) -> str:
+        return _url(self.ports.cloud)
 
     @property
     def extender_url(self) -> str:
@@ -129,13 +141,14 @@ def agent_process(node: str) -> str:
 
 def count_ports(nodes: Sequence[str], roster: Roster = ROSTER) -> int:
     of_services = sum(len(row.ports) for row in central(roster))
-    return 1 + of_services + len(nodes) + len(_AGENT_PORTS) * len(agent_groups(nodes))
+    return 2 + of_services + len(nodes) + len(_AGENT_PORTS) * len(agent_groups(nodes))
 
 
 def assign_ports(nodes: Sequence[str], ports: Sequence[int], roster: Roster = ROSTER) -> MeshPorts:
     left = iter(ports)
     return MeshPorts(
         api=next(left),
+        cloud=next(left),
         services={row.name: {port.name: next(left) for port in row.ports} for row in central(roster)},
         agents_grpc=tuple(next(left) for _ in nodes),
         agents=tuple({name: next(left) for name in _AGENT_PORTS} for _ in agent_groups(nodes)),
@@ -149,6 +162,14 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """For a cluster whose services run on other hosts: where to listen for them, where one of them is."""
+
+    listen: str
+    extender_url: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeshPlanner:
     options: MeshOptions
     directory: RunDirectory
@@ -157,11 +178,16 @@ class MeshPlanner:
     environment: Mapping[str, str]
     clock: Clock
     roster: Roster = ROSTER
+    elsewhere: Elsewhere | None = None
+
+    def simulation(self) -> tuple[tuple[ProcessSpec, ...], tuple[ProcessSpec, ...]]:
+        """What is not ours: the processes that the mesh needs, and those that need the mesh."""
+        return (self._api(), self._cloud(), self._kubelets()), (self._scheduler(), self._workload())
 
     def plan(self) -> MeshPlan:
         """Each stage needs the one before; whatever is in one stage starts together."""
         stages = (
-            (self._api(),),
+            (self._api(), self._cloud()),
             (self._kubelets(), *self._agents()),
             # All at once: whoever finds another not yet there tries again.
             tuple(self._central(row) for row in central(self.roster)),
@@ -171,10 +197,22 @@ class MeshPlanner:
         return MeshPlan(self.directory, self.machines, self.ports, stages, self.roster)
 
     def _api(self) -> ProcessSpec:
-        arguments = ("--port", str(self.ports.api), "--state", str(self.directory.api_state))
+        arguments = (
+            *("--host", self._listen, "--port", str(self.ports.api)),
+            *("--state", str(self.directory.api_state)),
+        )
         return self._simulation(
             "kubernetes-api", "gpuloom.sim.kubeapi", arguments, self._answers(self.ports.api)
         )
+
+    def _cloud(self) -> ProcessSpec:
+        arguments = (
+            *("--host", self._listen, "--port", str(self.ports.cloud)),
+            *("--machines", str(self.directory.machines)),
+            *("--boot-delay", CLOUD_BOOT_DELAY, "--seed", str(self.options.seed)),
+        )
+        ready = answers_ok(f"{_url(self.ports.cloud)}/healthz", self.clock)
+        return self._simulation("cloud", "gpuloom.sim.cloud", arguments, ready)
 
     def _kubelets(self) -> ProcessSpec:
         arguments = (
@@ -222,6 +260,8 @@ class MeshPlanner:
             "GPULOOM_FLEET_MACHINES_DIR": str(self.directory.machines),
             "GPULOOM_FLEET_NODES": ",".join(group),
             "GPULOOM_AGENTS_FILE": str(self.directory.agents_file),
+            # The first of them also runs the agents of machines that the cloud brings.
+            "GPULOOM_FLEET_FOLLOW": "true" if index == SINGLE_AGENTS else "false",
         }
         spec = self._service(
             f"{AGENT.short}s-{index - SINGLE_AGENTS + 1}", AGENT, self.ports.agents[index], settings
@@ -273,6 +313,8 @@ class MeshPlanner:
         lively = len(self.machines) <= LIVELY_NODES
         return {
             Embedded.AGENTS_FILE: str(self.directory.agents_file),
+            Embedded.CLOUD: _url(self.ports.cloud),
+            Embedded.DATABASES: str(self.directory.databases),
             Embedded.NAMESPACE: SERVICE_NAMESPACE,
             Embedded.USAGE_INTERVAL: LIVELY_USAGE if lively else QUIET_USAGE,
         }
@@ -295,11 +337,17 @@ class MeshPlanner:
         return answers_ok(f"{_url(port)}/readyz", self.clock)
 
     @property
+    def _listen(self) -> str:
+        return HOST if self.elsewhere is None else self.elsewhere.listen
+
+    @property
     def _api_url(self) -> str:
         return _url(self.ports.api)
 
     @property
     def _extender_url(self) -> str:
+        if self.elsewhere is not None:
+            return self.elsewhere.extender_url
         return f"https://{HOST}:{self.ports.services['scheduler_extender']['https']}"
 
 
@@ -314,6 +362,9 @@ def write_files(plan: MeshPlan, clock: Clock) -> None:
     }
     directory.agents_file.write_bytes(orjson.dumps(addresses, option=orjson.OPT_INDENT_2))
     directory.endpoints_file.write_bytes(orjson.dumps(_endpoints(plan), option=orjson.OPT_INDENT_2))
+    directory.prometheus_targets_file.write_bytes(
+        orjson.dumps(_prometheus_targets(plan), option=orjson.OPT_INDENT_2)
+    )
     directory.kubeconfig.write_text(yaml.safe_dump(kubeconfig(plan.api_url)), encoding="utf-8")
 
 
@@ -329,6 +380,24 @@ def _endpoints(plan: MeshPlan) -> dict[str, object]:
         "metrics": plan.metrics_urls,
         "gpu_metrics": plan.exporter_urls,
     }
+
+
+def _prometheus_targets(plan: MeshPlan) -> list[dict[str, object]]:
+    """All that can be scraped, as Prometheus' file_sd_configs want it."""
+    central_ports = {row.name: plan.ports.services[row.name][HTTP] for row in central(plan.roster)}
+    agents = plan.ports.agents
+    groups = {
+        **{name: [port] for name, port in central_ports.items()},
+        AGENT.name: [ports[HTTP] for ports in agents],
+        f"{AGENT.name}-{EXPORTER}": [ports[EXPORTER] for ports in agents],
+    }
+    return [
+        {
+            "targets": [f"{HOST}:{port}" for port in ports],
+            "labels": {"job": f"gpuloom-{name.replace('_', '-')}"},
+        }
+        for name, ports in groups.items()
+    ]
 
 
 def kubeconfig(api_url: str) -> dict[str, object]:

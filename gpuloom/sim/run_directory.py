@@ -28,10 +28,11 @@ class RunDirectory:
     path: Path
     lock_descriptor: int
     machines: Path
+    certificates_elsewhere: Path | None = None
 
     @property
     def certificates(self) -> Path:
-        return self.path / "certificates"
+        return self.certificates_elsewhere or self.path / "certificates"
 
     @property
     def logs(self) -> Path:
@@ -46,12 +47,20 @@ class RunDirectory:
         return self.path / "endpoints.json"
 
     @property
+    def prometheus_targets_file(self) -> Path:
+        return self.path / "prometheus-targets.json"
+
+    @property
     def kubeconfig(self) -> Path:
         return self.path / "kubeconfig"
 
     @property
     def api_state(self) -> Path:
         return self.path / "kubernetes-api.state"
+
+    @property
+    def databases(self) -> Path:
+        return self.path / "databases"
 
     @property
     def machines_are_elsewhere(self) -> bool:
@@ -66,13 +75,35 @@ def open_run_directory(path: Path, node_names: Iterable[str]) -> Iterator[RunDir
     """
     path = path.absolute()
     _refuse_foreign(path)
+    with _locked(path) as descriptor:
+        _clear(path)
+        (path / "databases").mkdir()
+        yield RunDirectory(path, descriptor, _make_machines_dir(path, node_names))
+
+
+@contextmanager
+def resume_run_directory(path: Path, certificates: Path) -> Iterator[RunDirectory]:
+    """Go on with what is in that directory, if anything is; the certificates are somebody else's.
+
+    Raise InvalidRequestError if the directory is not ours to use, ConflictError if a run is using it.
+    """
+    path = path.absolute()
+    _refuse_foreign(path)
+    with _locked(path) as descriptor:
+        machines = path / "machines"
+        machines.mkdir(exist_ok=True)
+        yield RunDirectory(path, descriptor, machines, certificates)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """The descriptor that keeps others out of the directory, which is made if it is not there."""
     path.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path / MARKER_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _lock(descriptor, path)
         os.pwrite(descriptor, _MARKER_TEXT.encode(), 0)
-        _clear(path)
-        yield RunDirectory(path, descriptor, _make_machines_dir(path, node_names))
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -125,10 +156,11 @@ def _clear(path: Path) -> None:
         if elsewhere.name.startswith(_SHORT_PREFIX) and (elsewhere / MARKER_FILE).is_file():
             shutil.rmtree(elsewhere)
         machines.unlink()
-    for name in ("machines", "certificates", "logs"):
+    for name in ("machines", "certificates", "logs", "databases"):
         shutil.rmtree(path / name, ignore_errors=True)
-    for pattern in ("agents.json*", "endpoints.json*", "kubeconfig*", "kubernetes-api.state*"):
-        for file in path.glob(pattern):
+    files = ("agents.json", "endpoints.json", "prometheus-targets.json", "kubeconfig", "kubernetes-api.state")
+    for name in files:
+        for file in path.glob(f"{name}*"):
             file.unlink()
 
 

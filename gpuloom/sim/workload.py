@@ -12,9 +12,10 @@ import logging
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuloom.catalog import InstanceType, load_catalog, slice_milli
 from gpuloom.errors import ConflictError, GpuloomError, NotFoundError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import DeleteOptions, KubeClient
@@ -27,8 +28,11 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, SystemClock
+from gpuloom.sim.cluster import FLEET
 from gpuloom.sim.command import CommandParser, add_api_arguments, api_access, duration_argument, run_command
+from gpuloom.sim.declared import DeclaredWorkloads
 from gpuloom.sim.kubelet.host import ANNOTATION_DURATION, ANNOTATION_LOAD, ANNOTATION_SIGTERM
+from gpuloom.sim.wasteful import play_wasteful
 from gpuloom.sim.workload_plan import (
     LABEL_WORKLOAD,
     NAMESPACES,
@@ -47,6 +51,7 @@ FORCED_ONE_IN = 40
 FORCED_AFTER_S = (10.0, 100.0)
 FORCED_DURATION = "5m"
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+LABEL_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,30 @@ def cluster_size(nodes: Sequence[JsonObject]) -> ClusterSize:
     return ClusterSize(
         *(sum(nvidia), sum(gpuloom), max(nvidia, default=0), max(gpuloom, default=0)),
         mig_slices=tuple(sorted((+slices).items())),
+        cut_profiles=_cut_profiles(node for node in nodes if _amount(node, RESOURCE_GPU_MILLI)),
     )
+
+
+def _cut_profiles(nodes: Iterable[JsonObject]) -> tuple[tuple[str, int], ...]:
+    """Of one to three compute slices, the plainest of each size, on the models of these nodes."""
+    names = {str((node["metadata"].get("labels") or {}).get(LABEL_INSTANCE_TYPE, "")) for node in nodes}
+    found = set()
+    for model in {
+        kind.gpu.name: kind.gpu for kind in map(_instance_type, names) if kind is not None
+    }.values():
+        for compute in (1, 2, 3):
+            fitting = [p for p in model.mig_profiles if p.compute_slices == compute]
+            if fitting:
+                plain = min(fitting, key=lambda p: (p.memory_slices, len(p.name)))
+                found.add((plain.name, slice_milli(plain.memory_slices, model.mig_slices)))
+    return tuple(sorted(found))
+
+
+def _instance_type(name: str) -> InstanceType | None:
+    for provider, known in FLEET:
+        if known == name:
+            return load_catalog().instance(provider, name)
+    return None
 
 
 class WorkloadPlayer:
@@ -90,8 +118,11 @@ class WorkloadPlayer:
         for namespace in NAMESPACES:
             await self._create_namespace(namespace)
         size = await self._wait_for_nodes()
+        if size.gpuloom_gpus:
+            await play_wasteful(self._client, NAMESPACES[-1], self._clock)
         plan = WorkloadPlan(size, self._settings.seed, self._settings.pods_per_minute)
-        helpers = [asyncio.create_task(self._pods.run()), asyncio.create_task(self._sweep())]
+        declared = DeclaredWorkloads(self._client, self._settings.seed, NAMESPACES[0], self._clock)
+        helpers = [asyncio.create_task(work) for work in (self._pods.run(), self._sweep(), declared.run())]
         playing = asyncio.create_task(self._play(plan))
         try:
             done, _ = await asyncio.wait({*helpers, playing}, return_when=asyncio.FIRST_COMPLETED)

@@ -16,6 +16,7 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.names import (
     ANNOTATION_GPU_ARCHITECTURE,
     ANNOTATION_GPU_MODEL,
+    ANNOTATION_MIG_PROFILE,
     ANNOTATION_TOPOLOGY,
     RESOURCE_GPU_MEMORY_MIB,
     RESOURCE_GPU_MILLI,
@@ -38,6 +39,8 @@ BURST_S = 5.0
 IMPOSSIBLE_RATIO = 0.02
 FAILING_RATIO = 0.03
 WISH_RATIO = 0.08
+# Of the pods that go to gpuloom nodes, where some card can be cut.
+CUT_RATIO = 0.15
 GIVE_UP_AFTER_S = 90.0
 _SAMPLES_FOR_MEAN = 2000
 # Of the mixes below, to give both kinds of nodes the same load.
@@ -57,6 +60,8 @@ class ClusterSize:
     largest_nvidia_node: int
     largest_gpuloom_node: int
     mig_slices: tuple[tuple[str, int], ...] = ()
+    cut_profiles: tuple[tuple[str, int], ...] = ()
+    """Small slices that GPUs of `gpuloom` nodes can be cut into, with the milli that each stands for."""
 
     @property
     def slice_count(self) -> int:
@@ -144,6 +149,8 @@ class WorkloadPlan:
             return _training(rng, self.size.largest_nvidia_node)
         if choice < nvidia_weight + self.size.slice_count:
             return _slice(rng, self.size.mig_slices)
+        if self.size.cut_profiles and rng.random() < CUT_RATIO:
+            return _cut_on_demand(rng, self.size.cut_profiles)
         return _gpuloom_job(rng, self.size.largest_gpuloom_node)
 
 
@@ -161,6 +168,13 @@ def _slice(rng: random.Random, slices: tuple[tuple[str, int], ...]) -> _Job:
     resource = rng.choices([name for name, _ in slices], [count for _, count in slices])[0]
     annotations = {ANNOTATION_LOAD: f"{rng.uniform(0.3, 0.9):.2f}"}
     return _Job("slice", _slice_gpus(resource), {resource: "1"}, annotations)
+
+
+def _cut_on_demand(rng: random.Random, profiles: tuple[tuple[str, int], ...]) -> _Job:
+    """A slice that is made for it, on a card that is cut for it."""
+    profile, milli = rng.choice(profiles)
+    annotations = {ANNOTATION_LOAD: f"{rng.uniform(0.3, 0.9):.2f}", ANNOTATION_MIG_PROFILE: profile}
+    return _Job("cut", milli / MILLI_PER_GPU, {RESOURCE_GPU_MILLI: str(milli)}, annotations)
 
 
 def _slice_gpus(resource: str) -> float:

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from gpuloom.v1 import types_pb2 as gpuloom_dot_v1_dot_types__pb2
+from gpuloom.v1 import usage_pb2 as gpuloom_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgpuloom/v1/node_agent.proto\x12\ngpuloom.v1\x1a\x16gpuloom/v1/types.proto\"\x13\n\x11WatchStateRequest\"\xca\x01\n\x12WatchStateResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12%\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x15.gpuloom.v1.NodeStateH\x00\x12+\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1a.gpuloom.v1.NodeStateDeltaH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"\xef\x01\n\x0eNodeStateDelta\x12\x1d\n\x04gpus\x18\x01 \x03(\x0b\x32\x0f.gpuloom.v1.Gpu\x12\'\n\x07holders\x18\x02 \x01(\x0b\x32\x16.gpuloom.v1.HolderList\x12#\n\x05usage\x18\x03 \x03(\x0b\x32\x14.gpuloom.v1.GpuUsage\x12*\n\x08identity\x18\x04 \x01(\x0b\x32\x18.gpuloom.v1.NodeIdentity\x12\x19\n\x11removed_gpu_uuids\x18\x05 \x03(\t\x12)\n\x08presence\x18\x06 \x01(\x0b\x32\x17.gpuloom.v1.PodPresence\"\xd2\x01\n\x0cNodeIdentity\x12\x10\n\x08node_uid\x18\x01 \x01(\t\x12\"\n\x04mode\x18\x02 \x01(\x0e\x32\x14.gpuloom.v1.NodeMode\x12&\n\x08\x64\x65livery\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.Delivery\x12&\n\x08topology\x18\x04 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12$\n\x04spot\x18\x05 \x01(\x0b\x32\x16.gpuloom.v1.SpotNotice\x12\x16\n\x0e\x64river_problem\x18\x06 \x01(\t\"I\n\nHolderList\x12#\n\x07holders\x18\x01 \x03(\x0b\x32\x12.gpuloom.v1.Holder\x12\x16\n\x0eunknown_reason\x18\x02 \x01(\t\"\x14\n\x12GetTopologyRequest\"b\n\x13GetTopologyResponse\x12&\n\x08topology\x18\x01 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12#\n\x04gpus\x18\x02 \x03(\x0b\x32\x15.gpuloom.v1.GpuWiring\"\x89\x01\n\tGpuWiring\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x12\n\npci_bus_id\x18\x03 \x01(\t\x12\x16\n\tnuma_node\x18\x04 \x01(\rH\x00\x88\x01\x01\x12!\n\x05links\x18\x05 \x03(\x0b\x32\x12.gpuloom.v1.NvLinkB\x0c\n\n_numa_node\"]\n\x06NvLink\x12\x0e\n\x06number\x18\x01 \x01(\r\x12(\n\x06remote\x18\x02 \x01(\x0e\x32\x18.gpuloom.v1.NvLinkRemote\x12\x19\n\x11remote_pci_bus_id\x18\x03 \x01(\t\"(\n\x14ListProcessesRequest\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\"q\n\x15ListProcessesResponse\x12)\n\tprocesses\x18\x01 \x03(\x0b\x32\x16.gpuloom.v1.GpuProcess\x12-\n\nunanswered\x18\x02 \x03(\x0b\x32\x19.gpuloom.v1.UnansweredGpu\"\xce\x01\n\nGpuProcess\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12%\n\x06\x64\x65vice\x18\x03 \x01(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12\x17\n\nmemory_mib\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\x08sm_ratio\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x1f\n\x03pod\x18\x06 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x07 \x01(\tB\r\n\x0b_memory_mibB\x0b\n\t_sm_ratio\"1\n\rUnansweredGpu\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t*a\n\x0cNvLinkRemote\x12\x1e\n\x1aNV_LINK_REMOTE_UNSPECIFIED\x10\x00\x12\x16\n\x12NV_LINK_REMOTE_GPU\x10\x01\x12\x19\n\x15NV_LINK_REMOTE_SWITCH\x10\x02\x32\x96\x02\n\x10NodeAgentService\x12R\n\nWatchState\x12\x1d.gpuloom.v1.WatchStateRequest\x1a\x1e.gpuloom.v1.WatchStateResponse\"\x03\x90\x02\x01\x30\x01\x12S\n\x0bGetTopology\x12\x1e.gpuloom.v1.GetTopologyRequest\x1a\x1f.gpuloom.v1.GetTopologyResponse\"\x03\x90\x02\x01\x12Y\n\rListProcesses\x12 .gpuloom.v1.ListProcessesRequest\x1a!.gpuloom.v1.ListProcessesResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgpuloom/v1/node_agent.proto\x12\ngpuloom.v1\x1a\x16gpuloom/v1/types.proto\x1a\x16gpuloom/v1/usage.proto\"\x13\n\x11WatchStateRequest\"\xca\x01\n\x12WatchStateResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.gpuloom.v1.StreamVersion\x12%\n\x04\x66ull\x18\x02 \x01(\x0b\x32\x15.gpuloom.v1.NodeStateH\x00\x12+\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1a.gpuloom.v1.NodeStateDeltaH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.gpuloom.v1.HeartbeatH\x00\x42\x08\n\x06update\"\xef\x01\n\x0eNodeStateDelta\x12\x1d\n\x04gpus\x18\x01 \x03(\x0b\x32\x0f.gpuloom.v1.Gpu\x12\'\n\x07holders\x18\x02 \x01(\x0b\x32\x16.gpuloom.v1.HolderList\x12#\n\x05usage\x18\x03 \x03(\x0b\x32\x14.gpuloom.v1.GpuUsage\x12*\n\x08identity\x18\x04 \x01(\x0b\x32\x18.gpuloom.v1.NodeIdentity\x12\x19\n\x11removed_gpu_uuids\x18\x05 \x03(\t\x12)\n\x08presence\x18\x06 \x01(\x0b\x32\x17.gpuloom.v1.PodPresence\"\xd2\x01\n\x0cNodeIdentity\x12\x10\n\x08node_uid\x18\x01 \x01(\t\x12\"\n\x04mode\x18\x02 \x01(\x0e\x32\x14.gpuloom.v1.NodeMode\x12&\n\x08\x64\x65livery\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.Delivery\x12&\n\x08topology\x18\x04 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12$\n\x04spot\x18\x05 \x01(\x0b\x32\x16.gpuloom.v1.SpotNotice\x12\x16\n\x0e\x64river_problem\x18\x06 \x01(\t\"I\n\nHolderList\x12#\n\x07holders\x18\x01 \x03(\x0b\x32\x12.gpuloom.v1.Holder\x12\x16\n\x0eunknown_reason\x18\x02 \x01(\t\"\x14\n\x12GetTopologyRequest\"b\n\x13GetTopologyResponse\x12&\n\x08topology\x18\x01 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12#\n\x04gpus\x18\x02 \x03(\x0b\x32\x15.gpuloom.v1.GpuWiring\"\x89\x01\n\tGpuWiring\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x12\n\npci_bus_id\x18\x03 \x01(\t\x12\x16\n\tnuma_node\x18\x04 \x01(\rH\x00\x88\x01\x01\x12!\n\x05links\x18\x05 \x03(\x0b\x32\x12.gpuloom.v1.NvLinkB\x0c\n\n_numa_node\"]\n\x06NvLink\x12\x0e\n\x06number\x18\x01 \x01(\r\x12(\n\x06remote\x18\x02 \x01(\x0e\x32\x18.gpuloom.v1.NvLinkRemote\x12\x19\n\x11remote_pci_bus_id\x18\x03 \x01(\t\"(\n\x14ListProcessesRequest\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\"q\n\x15ListProcessesResponse\x12)\n\tprocesses\x18\x01 \x03(\x0b\x32\x16.gpuloom.v1.GpuProcess\x12-\n\nunanswered\x18\x02 \x03(\x0b\x32\x19.gpuloom.v1.UnansweredGpu\"\xce\x01\n\nGpuProcess\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12%\n\x06\x64\x65vice\x18\x03 \x01(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12\x17\n\nmemory_mib\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\x08sm_ratio\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x1f\n\x03pod\x18\x06 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x07 \x01(\tB\r\n\x0b_memory_mibB\x0b\n\t_sm_ratio\"1\n\rUnansweredGpu\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"=\n\x12StreamUsageRequest\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x15\n\rfrom_sequence\x18\x02 \x01(\x04\"\x9d\x01\n\x13StreamUsageResponse\x12)\n\x06spools\x18\x01 \x03(\x0b\x32\x19.gpuloom.v1.UsagePosition\x12\x10\n\x08spool_id\x18\x02 \x01(\t\x12(\n\x07windows\x18\x03 \x03(\x0b\x32\x17.gpuloom.v1.UsageWindow\x12\x0e\n\x06missed\x18\x04 \x01(\x04\x12\x0f\n\x07problem\x18\x05 \x01(\t\"\x14\n\x12ListLayoutsRequest\"e\n\x13ListLayoutsResponse\x12#\n\x04gpus\x18\x01 \x03(\x0b\x32\x15.gpuloom.v1.GpuLayout\x12)\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x18.gpuloom.v1.LayoutChange\"\xef\x01\n\tGpuLayout\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x13\n\x0bmig_capable\x18\x02 \x01(\x08\x12\x13\n\x0bmig_enabled\x18\x03 \x01(\x08\x12\x15\n\rmemory_slices\x18\x04 \x01(\r\x12(\n\x08profiles\x18\x05 \x03(\x0b\x32\x16.gpuloom.v1.MigProfile\x12+\n\tinstances\x18\x06 \x03(\x0b\x32\x18.gpuloom.v1.LaidInstance\x12\'\n\x07sharing\x18\x07 \x01(\x0b\x32\x16.gpuloom.v1.GpuSharing\x12\x0f\n\x07problem\x18\x08 \x01(\t\"Z\n\x0cLaidInstance\x12+\n\tplacement\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0f\n\x07used_by\x18\x03 \x01(\t\"v\n\nGpuSharing\x12%\n\x04mode\x18\x01 \x01(\x0e\x32\x17.gpuloom.v1.SharingMode\x12\x19\n\x11thread_percentage\x18\x02 \x01(\r\x12\x12\n\nmemory_mib\x18\x03 \x01(\x04\x12\x12\n\ntime_slice\x18\x04 \x01(\r\"\xdb\x01\n\x13\x43hangeLayoutRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08gpu_uuid\x18\x02 \x01(\t\x12\x18\n\x0bmig_enabled\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12)\n\x07\x64\x65stroy\x18\x04 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12(\n\x06\x63reate\x18\x05 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\'\n\x07sharing\x18\x06 \x01(\x0b\x32\x16.gpuloom.v1.GpuSharingB\x0e\n\x0c_mig_enabled\"@\n\x14\x43hangeLayoutResponse\x12(\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.LayoutChange\"\xe9\x01\n\x0cLayoutChange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08gpu_uuid\x18\x02 \x01(\t\x12,\n\x05state\x18\x03 \x01(\x0e\x32\x1d.gpuloom.v1.LayoutChangeState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x18\n\x0bmig_enabled\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12)\n\x07\x64\x65stroy\x18\x06 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12(\n\x06\x63reate\x18\x07 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacementB\x0e\n\x0c_mig_enabled*a\n\x0cNvLinkRemote\x12\x1e\n\x1aNV_LINK_REMOTE_UNSPECIFIED\x10\x00\x12\x16\n\x12NV_LINK_REMOTE_GPU\x10\x01\x12\x19\n\x15NV_LINK_REMOTE_SWITCH\x10\x02*\xe2\x01\n\x11LayoutChangeState\x12#\n\x1fLAYOUT_CHANGE_STATE_UNSPECIFIED\x10\x00\x12 \n\x1cLAYOUT_CHANGE_STATE_APPLYING\x10\x01\x12$\n LAYOUT_CHANGE_STATE_ROLLING_BACK\x10\x02\x12\x1c\n\x18LAYOUT_CHANGE_STATE_DONE\x10\x03\x12#\n\x1fLAYOUT_CHANGE_STATE_ROLLED_BACK\x10\x04\x12\x1d\n\x19LAYOUT_CHANGE_STATE_STUCK\x10\x05\x32\x9a\x04\n\x10NodeAgentService\x12R\n\nWatchState\x12\x1d.gpuloom.v1.WatchStateRequest\x1a\x1e.gpuloom.v1.WatchStateResponse\"\x03\x90\x02\x01\x30\x01\x12S\n\x0bGetTopology\x12\x1e.gpuloom.v1.GetTopologyRequest\x1a\x1f.gpuloom.v1.GetTopologyResponse\"\x03\x90\x02\x01\x12Y\n\rListProcesses\x12 .gpuloom.v1.ListProcessesRequest\x1a!.gpuloom.v1.ListProcessesResponse\"\x03\x90\x02\x01\x12U\n\x0bStreamUsage\x12\x1e.gpuloom.v1.StreamUsageRequest\x1a\x1f.gpuloom.v1.StreamUsageResponse\"\x03\x90\x02\x01\x30\x01\x12S\n\x0bListLayouts\x12\x1e.gpuloom.v1.ListLayoutsRequest\x1a\x1f.gpuloom.v1.ListLayoutsResponse\"\x03\x90\x02\x01\x12V\n\x0c\x43hangeLayout\x12\x1f.gpuloom.v1.ChangeLayoutRequest\x1a .gpuloom.v1.ChangeLayoutResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,34 +39,62 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEAGENTSERVICE'].methods_by_name['GetTopology']._serialized_options = b'\220\002\001'
   _globals['_NODEAGENTSERVICE'].methods_by_name['ListProcesses']._loaded_options = None
   _globals['_NODEAGENTSERVICE'].methods_by_name['ListProcesses']._serialized_options = b'\220\002\001'
-  _globals['_NVLINKREMOTE']._serialized_start=1597
-  _globals['_NVLINKREMOTE']._serialized_end=1694
-  _globals['_WATCHSTATEREQUEST']._serialized_start=67
-  _globals['_WATCHSTATEREQUEST']._serialized_end=86
-  _globals['_WATCHSTATERESPONSE']._serialized_start=89
-  _globals['_WATCHSTATERESPONSE']._serialized_end=291
-  _globals['_NODESTATEDELTA']._serialized_start=294
-  _globals['_NODESTATEDELTA']._serialized_end=533
-  _globals['_NODEIDENTITY']._serialized_start=536
-  _globals['_NODEIDENTITY']._serialized_end=746
-  _globals['_HOLDERLIST']._serialized_start=748
-  _globals['_HOLDERLIST']._serialized_end=821
-  _globals['_GETTOPOLOGYREQUEST']._serialized_start=823
-  _globals['_GETTOPOLOGYREQUEST']._serialized_end=843
-  _globals['_GETTOPOLOGYRESPONSE']._serialized_start=845
-  _globals['_GETTOPOLOGYRESPONSE']._serialized_end=943
-  _globals['_GPUWIRING']._serialized_start=946
-  _globals['_GPUWIRING']._serialized_end=1083
-  _globals['_NVLINK']._serialized_start=1085
-  _globals['_NVLINK']._serialized_end=1178
-  _globals['_LISTPROCESSESREQUEST']._serialized_start=1180
-  _globals['_LISTPROCESSESREQUEST']._serialized_end=1220
-  _globals['_LISTPROCESSESRESPONSE']._serialized_start=1222
-  _globals['_LISTPROCESSESRESPONSE']._serialized_end=1335
-  _globals['_GPUPROCESS']._serialized_start=1338
-  _globals['_GPUPROCESS']._serialized_end=1544
-  _globals['_UNANSWEREDGPU']._serialized_start=1546
-  _globals['_UNANSWEREDGPU']._serialized_end=1595
-  _globals['_NODEAGENTSERVICE']._serialized_start=1697
-  _globals['_NODEAGENTSERVICE']._serialized_end=1975
+  _globals['_NODEAGENTSERVICE'].methods_by_name['StreamUsage']._loaded_options = None
+  _globals['_NODEAGENTSERVICE'].methods_by_name['StreamUsage']._serialized_options = b'\220\002\001'
+  _globals['_NODEAGENTSERVICE'].methods_by_name['ListLayouts']._loaded_options = None
+  _globals['_NODEAGENTSERVICE'].methods_by_name['ListLayouts']._serialized_options = b'\220\002\001'
+  _globals['_NODEAGENTSERVICE'].methods_by_name['ChangeLayout']._loaded_options = None
+  _globals['_NODEAGENTSERVICE'].methods_by_name['ChangeLayout']._serialized_options = b'\220\002\002'
+  _globals['_NVLINKREMOTE']._serialized_start=2947
+  _globals['_NVLINKREMOTE']._serialized_end=3044
+  _globals['_LAYOUTCHANGESTATE']._serialized_start=3047
+  _globals['_LAYOUTCHANGESTATE']._serialized_end=3273
+  _globals['_WATCHSTATEREQUEST']._serialized_start=91
+  _globals['_WATCHSTATEREQUEST']._serialized_end=110
+  _globals['_WATCHSTATERESPONSE']._serialized_start=113
+  _globals['_WATCHSTATERESPONSE']._serialized_end=315
+  _globals['_NODESTATEDELTA']._serialized_start=318
+  _globals['_NODESTATEDELTA']._serialized_end=557
+  _globals['_NODEIDENTITY']._serialized_start=560
+  _globals['_NODEIDENTITY']._serialized_end=770
+  _globals['_HOLDERLIST']._serialized_start=772
+  _globals['_HOLDERLIST']._serialized_end=845
+  _globals['_GETTOPOLOGYREQUEST']._serialized_start=847
+  _globals['_GETTOPOLOGYREQUEST']._serialized_end=867
+  _globals['_GETTOPOLOGYRESPONSE']._serialized_start=869
+  _globals['_GETTOPOLOGYRESPONSE']._serialized_end=967
+  _globals['_GPUWIRING']._serialized_start=970
+  _globals['_GPUWIRING']._serialized_end=1107
+  _globals['_NVLINK']._serialized_start=1109
+  _globals['_NVLINK']._serialized_end=1202
+  _globals['_LISTPROCESSESREQUEST']._serialized_start=1204
+  _globals['_LISTPROCESSESREQUEST']._serialized_end=1244
+  _globals['_LISTPROCESSESRESPONSE']._serialized_start=1246
+  _globals['_LISTPROCESSESRESPONSE']._serialized_end=1359
+  _globals['_GPUPROCESS']._serialized_start=1362
+  _globals['_GPUPROCESS']._serialized_end=1568
+  _globals['_UNANSWEREDGPU']._serialized_start=1570
+  _globals['_UNANSWEREDGPU']._serialized_end=1619
+  _globals['_STREAMUSAGEREQUEST']._serialized_start=1621
+  _globals['_STREAMUSAGEREQUEST']._serialized_end=1682
+  _globals['_STREAMUSAGERESPONSE']._serialized_start=1685
+  _globals['_STREAMUSAGERESPONSE']._serialized_end=1842
+  _globals['_LISTLAYOUTSREQUEST']._serialized_start=1844
+  _globals['_LISTLAYOUTSREQUEST']._serialized_end=1864
+  _globals['_LISTLAYOUTSRESPONSE']._serialized_start=1866
+  _globals['_LISTLAYOUTSRESPONSE']._serialized_end=1967
+  _globals['_GPULAYOUT']._serialized_start=1970
+  _globals['_GPULAYOUT']._serialized_end=2209
+  _globals['_LAIDINSTANCE']._serialized_start=2211
+  _globals['_LAIDINSTANCE']._serialized_end=2301
+  _globals['_GPUSHARING']._serialized_start=2303
+  _globals['_GPUSHARING']._serialized_end=2421
+  _globals['_CHANGELAYOUTREQUEST']._serialized_start=2424
+  _globals['_CHANGELAYOUTREQUEST']._serialized_end=2643
+  _globals['_CHANGELAYOUTRESPONSE']._serialized_start=2645
+  _globals['_CHANGELAYOUTRESPONSE']._serialized_end=2709
+  _globals['_LAYOUTCHANGE']._serialized_start=2712
+  _globals['_LAYOUTCHANGE']._serialized_end=2945
+  _globals['_NODEAGENTSERVICE']._serialized_start=3276
+  _globals['_NODEAGENTSERVICE']._serialized_end=3814
 # @@protoc_insertion_point(module_scope)

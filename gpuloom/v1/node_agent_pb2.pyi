@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from gpuloom.v1 import types_pb2 as _types_pb2
+from gpuloom.v1 import usage_pb2 as _usage_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -43,6 +44,42 @@ NV_LINK_REMOTE_GPU: NvLinkRemote.ValueType  # 1
 NV_LINK_REMOTE_SWITCH: NvLinkRemote.ValueType  # 2
 """A switch."""
 Global___NvLinkRemote: _TypeAlias = NvLinkRemote  # noqa: Y015
+
+class _LayoutChangeState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LayoutChangeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LayoutChangeState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LAYOUT_CHANGE_STATE_UNSPECIFIED: _LayoutChangeState.ValueType  # 0
+    """Not known; not an end."""
+    LAYOUT_CHANGE_STATE_APPLYING: _LayoutChangeState.ValueType  # 1
+    """It is being made."""
+    LAYOUT_CHANGE_STATE_ROLLING_BACK: _LayoutChangeState.ValueType  # 2
+    """A step failed; what was done is being undone."""
+    LAYOUT_CHANGE_STATE_DONE: _LayoutChangeState.ValueType  # 3
+    """It was made, and the driver shows it."""
+    LAYOUT_CHANGE_STATE_ROLLED_BACK: _LayoutChangeState.ValueType  # 4
+    """It was undone; the GPU is as it was."""
+    LAYOUT_CHANGE_STATE_STUCK: _LayoutChangeState.ValueType  # 5
+    """It could neither be made nor undone; the GPU is as ListLayouts shows it."""
+
+class LayoutChangeState(_LayoutChangeState, metaclass=_LayoutChangeStateEnumTypeWrapper):
+    """How far a change is."""
+
+LAYOUT_CHANGE_STATE_UNSPECIFIED: LayoutChangeState.ValueType  # 0
+"""Not known; not an end."""
+LAYOUT_CHANGE_STATE_APPLYING: LayoutChangeState.ValueType  # 1
+"""It is being made."""
+LAYOUT_CHANGE_STATE_ROLLING_BACK: LayoutChangeState.ValueType  # 2
+"""A step failed; what was done is being undone."""
+LAYOUT_CHANGE_STATE_DONE: LayoutChangeState.ValueType  # 3
+"""It was made, and the driver shows it."""
+LAYOUT_CHANGE_STATE_ROLLED_BACK: LayoutChangeState.ValueType  # 4
+"""It was undone; the GPU is as it was."""
+LAYOUT_CHANGE_STATE_STUCK: LayoutChangeState.ValueType  # 5
+"""It could neither be made nor undone; the GPU is as ListLayouts shows it."""
+Global___LayoutChangeState: _TypeAlias = LayoutChangeState  # noqa: Y015
 
 @_typing.final
 class WatchStateRequest(_message.Message):
@@ -486,3 +523,372 @@ class UnansweredGpu(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnansweredGpu: _TypeAlias = UnansweredGpu  # noqa: Y015
+
+@_typing.final
+class StreamUsageRequest(_message.Message):
+    """Where to read on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPOOL_ID_FIELD_NUMBER: _builtins.int
+    FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
+    spool_id: _builtins.str
+    """Which spool. Empty: the one that is written now."""
+    from_sequence: _builtins.int
+    """The first window that is wanted. 0: from the oldest one that is there."""
+    def __init__(
+        self,
+        *,
+        spool_id: _builtins.str = ...,
+        from_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_sequence", b"from_sequence", "spool_id", b"spool_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamUsageRequest: _TypeAlias = StreamUsageRequest  # noqa: Y015
+
+@_typing.final
+class StreamUsageResponse(_message.Message):
+    """Some windows of one spool, or none: the first message and heartbeats have only positions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPOOLS_FIELD_NUMBER: _builtins.int
+    SPOOL_ID_FIELD_NUMBER: _builtins.int
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    spool_id: _builtins.str
+    """The spool of these windows."""
+    missed: _builtins.int
+    """How many windows between those sent before and these will never come: they left the spool, or can't be
+    read any more.
+    """
+    problem: _builtins.str
+    """Why windows are not kept on the node's disk now, so that they would be lost with the agent. Empty: they
+    are. Only in messages without windows.
+    """
+    @_builtins.property
+    def spools(self) -> _containers.RepeatedCompositeFieldContainer[_usage_pb2.UsagePosition]:
+        """Where each spool stands, in the order in which they were begun; the last one is written now. Only in
+        messages without windows.
+        """
+
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[_usage_pb2.UsageWindow]:
+        """One after the other, without a gap between them."""
+
+    def __init__(
+        self,
+        *,
+        spools: _abc.Iterable[_usage_pb2.UsagePosition] | None = ...,
+        spool_id: _builtins.str = ...,
+        windows: _abc.Iterable[_usage_pb2.UsageWindow] | None = ...,
+        missed: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missed", b"missed", "problem", b"problem", "spool_id", b"spool_id", "spools", b"spools", "windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamUsageResponse: _TypeAlias = StreamUsageResponse  # noqa: Y015
+
+@_typing.final
+class ListLayoutsRequest(_message.Message):
+    """Asks for nothing in particular."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLayoutsRequest: _TypeAlias = ListLayoutsRequest  # noqa: Y015
+
+@_typing.final
+class ListLayoutsResponse(_message.Message):
+    """All GPUs of the node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuLayout]:
+        """By index."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LayoutChange]:
+        """Those under way first, then those that ended, the newest first; at most a few dozen are remembered."""
+
+    def __init__(
+        self,
+        *,
+        gpus: _abc.Iterable[Global___GpuLayout] | None = ...,
+        changes: _abc.Iterable[Global___LayoutChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "gpus", b"gpus"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLayoutsResponse: _TypeAlias = ListLayoutsResponse  # noqa: Y015
+
+@_typing.final
+class GpuLayout(_message.Message):
+    """How one GPU is cut and shared."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    MIG_CAPABLE_FIELD_NUMBER: _builtins.int
+    MIG_ENABLED_FIELD_NUMBER: _builtins.int
+    MEMORY_SLICES_FIELD_NUMBER: _builtins.int
+    PROFILES_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    gpu_uuid: _builtins.str
+    """The GPU."""
+    mig_capable: _builtins.bool
+    """Whether it can be cut at all."""
+    mig_enabled: _builtins.bool
+    """Whether MIG mode is on."""
+    memory_slices: _builtins.int
+    """Memory slices of the whole GPU; 0 if it can't be cut."""
+    problem: _builtins.str
+    """Why nothing else here is known now, for a person. Empty: it is."""
+    @_builtins.property
+    def profiles(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.MigProfile]:
+        """What it can be cut into. Empty if it can't be cut."""
+
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaidInstance]:
+        """The instances that exist, by start."""
+
+    @_builtins.property
+    def sharing(self) -> Global___GpuSharing:
+        """How it is shared while it is not cut."""
+
+    def __init__(
+        self,
+        *,
+        gpu_uuid: _builtins.str = ...,
+        mig_capable: _builtins.bool = ...,
+        mig_enabled: _builtins.bool = ...,
+        memory_slices: _builtins.int = ...,
+        profiles: _abc.Iterable[_types_pb2.MigProfile] | None = ...,
+        instances: _abc.Iterable[Global___LaidInstance] | None = ...,
+        sharing: Global___GpuSharing | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sharing", b"sharing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "instances", b"instances", "memory_slices", b"memory_slices", "mig_capable", b"mig_capable", "mig_enabled", b"mig_enabled", "problem", b"problem", "profiles", b"profiles", "sharing", b"sharing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuLayout: _TypeAlias = GpuLayout  # noqa: Y015
+
+@_typing.final
+class LaidInstance(_message.Message):
+    """A MIG instance as the driver shows it now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    USED_BY_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    """The UUID by which a container sees it. Empty if it has no compute instance, so that nobody can use it."""
+    used_by: _builtins.str
+    """Who uses it, for a person. Empty: nobody."""
+    @_builtins.property
+    def placement(self) -> _types_pb2.MigPlacement:
+        """Where it is and of what profile."""
+
+    def __init__(
+        self,
+        *,
+        placement: _types_pb2.MigPlacement | None = ...,
+        uuid: _builtins.str = ...,
+        used_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "used_by", b"used_by", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaidInstance: _TypeAlias = LaidInstance  # noqa: Y015
+
+@_typing.final
+class GpuSharing(_message.Message):
+    """How pods share a GPU."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    THREAD_PERCENTAGE_FIELD_NUMBER: _builtins.int
+    MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    TIME_SLICE_FIELD_NUMBER: _builtins.int
+    mode: _types_pb2.SharingMode.ValueType
+    """The way."""
+    thread_percentage: _builtins.int
+    """MPS: the share of the multiprocessors that a client gets unless its container says less, 1 to 100. 0: all."""
+    memory_mib: _builtins.int
+    """MPS: the memory that a client gets unless its container says less, MiB. 0: all."""
+    time_slice: _builtins.int
+    """Time slicing: the driver's class of slice, 1 short, 2 medium, 3 long. 0: the driver's default."""
+    def __init__(
+        self,
+        *,
+        mode: _types_pb2.SharingMode.ValueType = ...,
+        thread_percentage: _builtins.int = ...,
+        memory_mib: _builtins.int = ...,
+        time_slice: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_mib", b"memory_mib", "mode", b"mode", "thread_percentage", b"thread_percentage", "time_slice", b"time_slice"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuSharing: _TypeAlias = GpuSharing  # noqa: Y015
+
+@_typing.final
+class ChangeLayoutRequest(_message.Message):
+    """What to change. A field that is absent or empty leaves that as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    MIG_ENABLED_FIELD_NUMBER: _builtins.int
+    DESTROY_FIELD_NUMBER: _builtins.int
+    CREATE_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Chosen by the caller, never used twice for different changes; letters, digits, dots and hyphens, at most 63."""
+    gpu_uuid: _builtins.str
+    """The GPU to change."""
+    mig_enabled: _builtins.bool
+    """Whether MIG mode is to be on."""
+    @_builtins.property
+    def destroy(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.MigPlacement]:
+        """Instances that are to go first; one that is not there is gone already."""
+
+    @_builtins.property
+    def create(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.MigPlacement]:
+        """Instances that are to be there then; one that is there already is kept."""
+
+    @_builtins.property
+    def sharing(self) -> Global___GpuSharing:
+        """How the GPU is to be shared."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        gpu_uuid: _builtins.str = ...,
+        mig_enabled: _builtins.bool | None = ...,
+        destroy: _abc.Iterable[_types_pb2.MigPlacement] | None = ...,
+        create: _abc.Iterable[_types_pb2.MigPlacement] | None = ...,
+        sharing: Global___GpuSharing | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mig_enabled", b"_mig_enabled", "mig_enabled", b"mig_enabled", "sharing", b"sharing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mig_enabled", b"_mig_enabled", "create", b"create", "destroy", b"destroy", "gpu_uuid", b"gpu_uuid", "id", b"id", "mig_enabled", b"mig_enabled", "sharing", b"sharing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mig_enabled: _TypeAlias = _typing.Literal["mig_enabled"]  # noqa: Y015
+    _WhichOneofArgType__mig_enabled: _TypeAlias = _typing.Literal["_mig_enabled", b"_mig_enabled"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mig_enabled) -> _WhichOneofReturnType__mig_enabled | None: ...
+
+Global___ChangeLayoutRequest: _TypeAlias = ChangeLayoutRequest  # noqa: Y015
+
+@_typing.final
+class ChangeLayoutResponse(_message.Message):
+    """What became of the change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___LayoutChange:
+        """The change now."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___LayoutChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeLayoutResponse: _TypeAlias = ChangeLayoutResponse  # noqa: Y015
+
+@_typing.final
+class LayoutChange(_message.Message):
+    """A change that was journalled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MIG_ENABLED_FIELD_NUMBER: _builtins.int
+    DESTROY_FIELD_NUMBER: _builtins.int
+    CREATE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The caller's id."""
+    gpu_uuid: _builtins.str
+    """The GPU."""
+    state: Global___LayoutChangeState.ValueType
+    """How far it is."""
+    reason: _builtins.str
+    """Why it is not simply done, for a person. Empty: nothing went wrong."""
+    mig_enabled: _builtins.bool
+    """Whether MIG mode was asked to be on or off. Absent: it was left."""
+    @_builtins.property
+    def destroy(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.MigPlacement]:
+        """Instances that were asked to go."""
+
+    @_builtins.property
+    def create(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.MigPlacement]:
+        """Instances that were asked for."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        gpu_uuid: _builtins.str = ...,
+        state: Global___LayoutChangeState.ValueType = ...,
+        reason: _builtins.str = ...,
+        mig_enabled: _builtins.bool | None = ...,
+        destroy: _abc.Iterable[_types_pb2.MigPlacement] | None = ...,
+        create: _abc.Iterable[_types_pb2.MigPlacement] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mig_enabled", b"_mig_enabled", "mig_enabled", b"mig_enabled"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mig_enabled", b"_mig_enabled", "create", b"create", "destroy", b"destroy", "gpu_uuid", b"gpu_uuid", "id", b"id", "mig_enabled", b"mig_enabled", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mig_enabled: _TypeAlias = _typing.Literal["mig_enabled"]  # noqa: Y015
+    _WhichOneofArgType__mig_enabled: _TypeAlias = _typing.Literal["_mig_enabled", b"_mig_enabled"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mig_enabled) -> _WhichOneofReturnType__mig_enabled | None: ...
+
+Global___LayoutChange: _TypeAlias = LayoutChange  # noqa: Y015

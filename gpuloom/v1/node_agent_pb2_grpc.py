@@ -50,6 +50,21 @@ class NodeAgentServiceStub:
                 request_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesRequest.SerializeToString,
                 response_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesResponse.FromString,
                 _registered_method=True)
+        self.StreamUsage = channel.unary_stream(
+                '/gpuloom.v1.NodeAgentService/StreamUsage',
+                request_serializer=gpuloom_dot_v1_dot_node__agent__pb2.StreamUsageRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.StreamUsageResponse.FromString,
+                _registered_method=True)
+        self.ListLayouts = channel.unary_unary(
+                '/gpuloom.v1.NodeAgentService/ListLayouts',
+                request_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ListLayoutsRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ListLayoutsResponse.FromString,
+                _registered_method=True)
+        self.ChangeLayout = channel.unary_unary(
+                '/gpuloom.v1.NodeAgentService/ChangeLayout',
+                request_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ChangeLayoutRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ChangeLayoutResponse.FromString,
+                _registered_method=True)
 
 
 class NodeAgentServiceServicer:
@@ -79,6 +94,34 @@ class NodeAgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamUsage(self, request, context):
+        """Read a spool of usage windows from a number on: those that are there, then each as it is closed, with a
+        heartbeat every few seconds of silence. The first message says which spools there are. The stream of a
+        spool that is not written any more ends with its last window; that of a spool which is not there ends at
+        once. Callers: cost_engine, optimizer, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLayouts(self, request, context):
+        """How the GPUs are cut and shared, asked of the driver now, what each can be cut into, and the changes that are
+        under way or ended last. Callers: mig_controller, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeLayout(self, request, context):
+        """Change how one GPU is cut or shared. The change is written to the node's journal before it starts, each step is
+        verified by reading again, and it ends done, rolled back or stuck even if the agent dies in between. The answer
+        comes when it has ended, or after a few seconds with what it is at; the same id again only asks. A change that
+        touches what somebody uses is refused. Callers: mig_controller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeAgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +139,21 @@ def add_NodeAgentServiceServicer_to_server(servicer, server):
                     servicer.ListProcesses,
                     request_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesRequest.FromString,
                     response_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesResponse.SerializeToString,
+            ),
+            'StreamUsage': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamUsage,
+                    request_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.StreamUsageRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_node__agent__pb2.StreamUsageResponse.SerializeToString,
+            ),
+            'ListLayouts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLayouts,
+                    request_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ListLayoutsRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ListLayoutsResponse.SerializeToString,
+            ),
+            'ChangeLayout': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeLayout,
+                    request_deserializer=gpuloom_dot_v1_dot_node__agent__pb2.ChangeLayoutRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_node__agent__pb2.ChangeLayoutResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +238,87 @@ class NodeAgentService:
             '/gpuloom.v1.NodeAgentService/ListProcesses',
             gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesRequest.SerializeToString,
             gpuloom_dot_v1_dot_node__agent__pb2.ListProcessesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gpuloom.v1.NodeAgentService/StreamUsage',
+            gpuloom_dot_v1_dot_node__agent__pb2.StreamUsageRequest.SerializeToString,
+            gpuloom_dot_v1_dot_node__agent__pb2.StreamUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLayouts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.NodeAgentService/ListLayouts',
+            gpuloom_dot_v1_dot_node__agent__pb2.ListLayoutsRequest.SerializeToString,
+            gpuloom_dot_v1_dot_node__agent__pb2.ListLayoutsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeLayout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.NodeAgentService/ChangeLayout',
+            gpuloom_dot_v1_dot_node__agent__pb2.ChangeLayoutRequest.SerializeToString,
+            gpuloom_dot_v1_dot_node__agent__pb2.ChangeLayoutResponse.FromString,
             options,
             channel_credentials,
             insecure,

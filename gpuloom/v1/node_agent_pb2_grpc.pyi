@@ -43,6 +43,22 @@ class NodeAgentServiceStub:
     """Which processes use the GPUs, asked of the driver now; a GPU that does not answer soon is listed as
     unanswered with the reason. Listing holds a lock of the driver, so ask rarely. Callers: discovery, cli.
     """
+    StreamUsage: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.StreamUsageRequest, _node_agent_pb2.StreamUsageResponse]
+    """Read a spool of usage windows from a number on: those that are there, then each as it is closed, with a
+    heartbeat every few seconds of silence. The first message says which spools there are. The stream of a
+    spool that is not written any more ends with its last window; that of a spool which is not there ends at
+    once. Callers: cost_engine, optimizer, cli.
+    """
+    ListLayouts: _grpc.UnaryUnaryMultiCallable[_node_agent_pb2.ListLayoutsRequest, _node_agent_pb2.ListLayoutsResponse]
+    """How the GPUs are cut and shared, asked of the driver now, what each can be cut into, and the changes that are
+    under way or ended last. Callers: mig_controller, cli.
+    """
+    ChangeLayout: _grpc.UnaryUnaryMultiCallable[_node_agent_pb2.ChangeLayoutRequest, _node_agent_pb2.ChangeLayoutResponse]
+    """Change how one GPU is cut or shared. The change is written to the node's journal before it starts, each step is
+    verified by reading again, and it ends done, rolled back or stuck even if the agent dies in between. The answer
+    comes when it has ended, or after a few seconds with what it is at; the same id again only asks. A change that
+    touches what somebody uses is refused. Callers: mig_controller.
+    """
 
 @_typing.type_check_only
 class NodeAgentServiceAsyncStub(NodeAgentServiceStub):
@@ -58,6 +74,22 @@ class NodeAgentServiceAsyncStub(NodeAgentServiceStub):
     ListProcesses: _aio.UnaryUnaryMultiCallable[_node_agent_pb2.ListProcessesRequest, _node_agent_pb2.ListProcessesResponse]  # type: ignore[assignment]
     """Which processes use the GPUs, asked of the driver now; a GPU that does not answer soon is listed as
     unanswered with the reason. Listing holds a lock of the driver, so ask rarely. Callers: discovery, cli.
+    """
+    StreamUsage: _aio.UnaryStreamMultiCallable[_node_agent_pb2.StreamUsageRequest, _node_agent_pb2.StreamUsageResponse]  # type: ignore[assignment]
+    """Read a spool of usage windows from a number on: those that are there, then each as it is closed, with a
+    heartbeat every few seconds of silence. The first message says which spools there are. The stream of a
+    spool that is not written any more ends with its last window; that of a spool which is not there ends at
+    once. Callers: cost_engine, optimizer, cli.
+    """
+    ListLayouts: _aio.UnaryUnaryMultiCallable[_node_agent_pb2.ListLayoutsRequest, _node_agent_pb2.ListLayoutsResponse]  # type: ignore[assignment]
+    """How the GPUs are cut and shared, asked of the driver now, what each can be cut into, and the changes that are
+    under way or ended last. Callers: mig_controller, cli.
+    """
+    ChangeLayout: _aio.UnaryUnaryMultiCallable[_node_agent_pb2.ChangeLayoutRequest, _node_agent_pb2.ChangeLayoutResponse]  # type: ignore[assignment]
+    """Change how one GPU is cut or shared. The change is written to the node's journal before it starts, each step is
+    verified by reading again, and it ends done, rolled back or stuck even if the agent dies in between. The answer
+    comes when it has ended, or after a few seconds with what it is at; the same id again only asks. A change that
+    touches what somebody uses is refused. Callers: mig_controller.
     """
 
 class NodeAgentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -89,6 +121,40 @@ class NodeAgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_node_agent_pb2.ListProcessesResponse, _abc.Awaitable[_node_agent_pb2.ListProcessesResponse]]:
         """Which processes use the GPUs, asked of the driver now; a GPU that does not answer soon is listed as
         unanswered with the reason. Listing holds a lock of the driver, so ask rarely. Callers: discovery, cli.
+        """
+
+    @_abc_1.abstractmethod
+    def StreamUsage(
+        self,
+        request: _node_agent_pb2.StreamUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.StreamUsageResponse], _abc.AsyncIterator[_node_agent_pb2.StreamUsageResponse]]:
+        """Read a spool of usage windows from a number on: those that are there, then each as it is closed, with a
+        heartbeat every few seconds of silence. The first message says which spools there are. The stream of a
+        spool that is not written any more ends with its last window; that of a spool which is not there ends at
+        once. Callers: cost_engine, optimizer, cli.
+        """
+
+    @_abc_1.abstractmethod
+    def ListLayouts(
+        self,
+        request: _node_agent_pb2.ListLayoutsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_agent_pb2.ListLayoutsResponse, _abc.Awaitable[_node_agent_pb2.ListLayoutsResponse]]:
+        """How the GPUs are cut and shared, asked of the driver now, what each can be cut into, and the changes that are
+        under way or ended last. Callers: mig_controller, cli.
+        """
+
+    @_abc_1.abstractmethod
+    def ChangeLayout(
+        self,
+        request: _node_agent_pb2.ChangeLayoutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_agent_pb2.ChangeLayoutResponse, _abc.Awaitable[_node_agent_pb2.ChangeLayoutResponse]]:
+        """Change how one GPU is cut or shared. The change is written to the node's journal before it starts, each step is
+        verified by reading again, and it ends done, rolled back or stuck even if the agent dies in between. The answer
+        comes when it has ended, or after a few seconds with what it is at; the same id again only asks. A change that
+        touches what somebody uses is refused. Callers: mig_controller.
         """
 
 def add_NodeAgentServiceServicer_to_server(servicer: NodeAgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

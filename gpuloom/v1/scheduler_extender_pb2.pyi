@@ -273,6 +273,7 @@ class NodeScore(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     RESOURCE_FIELD_NUMBER: _builtins.int
     BALANCE_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Node name."""
     total: _builtins.float
@@ -283,6 +284,8 @@ class NodeScore(_message.Message):
     """How little is broken up by it."""
     balance: _builtins.float
     """How well CPU and memory stay in proportion."""
+    hint: _builtins.float
+    """Points of the total that the optimizer's hint gave, or took if below 0."""
     def __init__(
         self,
         *,
@@ -291,10 +294,11 @@ class NodeScore(_message.Message):
         topology: _builtins.float = ...,
         resource: _builtins.float = ...,
         balance: _builtins.float = ...,
+        hint: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["balance", b"balance", "node_name", b"node_name", "resource", b"resource", "topology", b"topology", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balance", b"balance", "hint", b"hint", "node_name", b"node_name", "resource", b"resource", "topology", b"topology", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -399,6 +403,603 @@ class LedgerEntry(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LedgerEntry: _TypeAlias = LedgerEntry  # noqa: Y015
+
+@_typing.final
+class WatchLedgerRequest(_message.Message):
+    """Asks for nothing in particular."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLedgerRequest: _TypeAlias = WatchLedgerRequest  # noqa: Y015
+
+@_typing.final
+class WatchLedgerResponse(_message.Message):
+    """One step of the stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    FACTS_STALE_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    facts_stale: _builtins.bool
+    """Whether the extender's device facts as a whole are too old to be used, so that it gives nothing out anywhere."""
+    @_builtins.property
+    def version(self) -> _types_pb2.StreamVersion:
+        """Where the stream stands after this message. All parts of the full state carry the same version."""
+
+    @_builtins.property
+    def full(self) -> Global___LedgerPart:
+        """A part of the full state. The stream starts with one or more of these."""
+
+    @_builtins.property
+    def delta(self) -> Global___LedgerDelta:
+        """What changed since the version before."""
+
+    @_builtins.property
+    def heartbeat(self) -> _types_pb2.Heartbeat:
+        """Nothing changed."""
+
+    def __init__(
+        self,
+        *,
+        version: _types_pb2.StreamVersion | None = ...,
+        facts_stale: _builtins.bool = ...,
+        full: Global___LedgerPart | None = ...,
+        delta: Global___LedgerDelta | None = ...,
+        heartbeat: _types_pb2.Heartbeat | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "full", b"full", "heartbeat", b"heartbeat", "update", b"update", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "facts_stale", b"facts_stale", "full", b"full", "heartbeat", b"heartbeat", "update", b"update", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["full", "delta", "heartbeat"]  # noqa: Y015
+    _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
+
+Global___WatchLedgerResponse: _TypeAlias = WatchLedgerResponse  # noqa: Y015
+
+@_typing.final
+class LedgerPart(_message.Message):
+    """A part of the full state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """Whether another part follows. The state is complete when this is false."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeLedger]:
+        """Nodes of this part; no node is in two parts."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___NodeLedger] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedgerPart: _TypeAlias = LedgerPart  # noqa: Y015
+
+@_typing.final
+class LedgerDelta(_message.Message):
+    """A change of the ledger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    REMOVED_NODE_NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeLedger]:
+        """Nodes that are new or changed, whole."""
+
+    @_builtins.property
+    def removed_node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of nodes that are gone from Kubernetes."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___NodeLedger] | None = ...,
+        removed_node_names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "removed_node_names", b"removed_node_names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedgerDelta: _TypeAlias = LedgerDelta  # noqa: Y015
+
+@_typing.final
+class NodeLedger(_message.Message):
+    """Everything the ledger says of one node. Nodes without GPUs are among them, for their CPU, memory and pods."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    NODE_UID_FIELD_NUMBER: _builtins.int
+    CLAIMS_FIELD_NUMBER: _builtins.int
+    VANISHED_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    CLOSED_REASON_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
+    node_name: _builtins.str
+    """Node name; a node of another UID under the same name replaces it."""
+    node_uid: _builtins.str
+    """Node UID."""
+    closed_reason: _builtins.str
+    """Why nothing of the node is given out, for a person. Empty: it is open, as far as the node goes."""
+    @_builtins.property
+    def claims(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceClaim]:
+        """Who owns what, by pod UID, then holders that no pod accounts for."""
+
+    @_builtins.property
+    def vanished(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PodRef]:
+        """Pods that compute on the node's GPUs and that Kubernetes does not have."""
+
+    @_builtins.property
+    def account(self) -> Global___HostAccount:
+        """CPU, memory and pods as the extender counts them, binds under way included. Absent: capacity not known."""
+
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hold]:
+        """What is taken out of placement here, by name; also holds that keep nothing back any more, and those that can't be
+        read and may be about any node.
+        """
+
+    def __init__(
+        self,
+        *,
+        node_name: _builtins.str = ...,
+        node_uid: _builtins.str = ...,
+        claims: _abc.Iterable[Global___DeviceClaim] | None = ...,
+        vanished: _abc.Iterable[_types_pb2.PodRef] | None = ...,
+        account: Global___HostAccount | None = ...,
+        closed_reason: _builtins.str = ...,
+        holds: _abc.Iterable[Global___Hold] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["account", b"account"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "claims", b"claims", "closed_reason", b"closed_reason", "holds", b"holds", "node_name", b"node_name", "node_uid", b"node_uid", "vanished", b"vanished"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeLedger: _TypeAlias = NodeLedger  # noqa: Y015
+
+@_typing.final
+class Hold(_message.Message):
+    """Something that is taken out of placement."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    NODE_UID_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TAKEN_BY_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the GPUHold."""
+    node_name: _builtins.str
+    """Node name. Empty: it can't be read, and may be any."""
+    node_uid: _builtins.str
+    """Node UID. Empty: whichever node has that name."""
+    reason: _builtins.str
+    """Why, for a person; pods that don't fit are told."""
+    taken_by: _builtins.str
+    """The service that took it, by its certificate. Empty: somebody else wrote it."""
+    problem: _builtins.str
+    """Why it can't be read in full, for a person; it then holds all that it may be about. Empty: it can."""
+    @_builtins.property
+    def device(self) -> _types_pb2.AllocatedDevice:
+        """What of the node: a GPU (1000 milli), a share of one, or the place of a MIG instance. Absent: the whole node. 0 MiB stand
+        for all memory of a GPU, and for memory in proportion of a share.
+        """
+
+    @_builtins.property
+    def owner(self) -> Global___HoldOwner:
+        """For whom."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When it ends by itself, by the clock of the leader. Absent: when it is released."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+        node_uid: _builtins.str = ...,
+        device: _types_pb2.AllocatedDevice | None = ...,
+        owner: Global___HoldOwner | None = ...,
+        reason: _builtins.str = ...,
+        taken_by: _builtins.str = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "expires_at", b"expires_at", "owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "expires_at", b"expires_at", "name", b"name", "node_name", b"node_name", "node_uid", b"node_uid", "owner", b"owner", "problem", b"problem", "reason", b"reason", "taken_by", b"taken_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hold: _TypeAlias = Hold  # noqa: Y015
+
+@_typing.final
+class HoldOwner(_message.Message):
+    """For whom something is held. Kind "Pod" lets that pod through (the one of `uid`, or any of that name without one), kind
+    "Gang" the pods of that namespace with that gang's label. Of any other kind no pod is let through.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Kind, in CamelCase."""
+    namespace: _builtins.str
+    """Its namespace. Empty: it has none."""
+    name: _builtins.str
+    """Its name."""
+    uid: _builtins.str
+    """Its UID. Empty: any of that name."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        uid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "namespace", b"namespace", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldOwner: _TypeAlias = HoldOwner  # noqa: Y015
+
+@_typing.final
+class TakeHoldRequest(_message.Message):
+    """What to take."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    NODE_UID_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TTL_S_FIELD_NUMBER: _builtins.int
+    ALLOW_USED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Chosen by the caller, as Kubernetes allows names: lower-case letters, digits, "-" and ".". At most 253 characters."""
+    node_name: _builtins.str
+    """The node."""
+    node_uid: _builtins.str
+    """The node's UID; refused if the node is another one. Empty: whichever has that name."""
+    reason: _builtins.str
+    """Why, for a person. At most 1024 characters."""
+    ttl_s: _builtins.int
+    """How long it lasts if it is not renewed, 5 to 86400 seconds."""
+    allow_used: _builtins.bool
+    """Take it also while pods have some of it: they stay, and nothing more is given out."""
+    @_builtins.property
+    def device(self) -> _types_pb2.AllocatedDevice:
+        """As in Hold."""
+
+    @_builtins.property
+    def owner(self) -> Global___HoldOwner:
+        """For whom. Absent: the calling service itself."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+        node_uid: _builtins.str = ...,
+        device: _types_pb2.AllocatedDevice | None = ...,
+        owner: Global___HoldOwner | None = ...,
+        reason: _builtins.str = ...,
+        ttl_s: _builtins.int = ...,
+        allow_used: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_used", b"allow_used", "device", b"device", "name", b"name", "node_name", b"node_name", "node_uid", b"node_uid", "owner", b"owner", "reason", b"reason", "ttl_s", b"ttl_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeHoldRequest: _TypeAlias = TakeHoldRequest  # noqa: Y015
+
+@_typing.final
+class TakeHoldResponse(_message.Message):
+    """What was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hold(self) -> Global___Hold:
+        """The hold."""
+
+    def __init__(
+        self,
+        *,
+        hold: Global___Hold | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeHoldResponse: _TypeAlias = TakeHoldResponse  # noqa: Y015
+
+@_typing.final
+class RenewHoldRequest(_message.Message):
+    """Which hold to renew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TTL_S_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    ttl_s: _builtins.int
+    """How long it lasts from now on, 5 to 86400 seconds."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        ttl_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "ttl_s", b"ttl_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewHoldRequest: _TypeAlias = RenewHoldRequest  # noqa: Y015
+
+@_typing.final
+class RenewHoldResponse(_message.Message):
+    """The hold as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hold(self) -> Global___Hold:
+        """The hold."""
+
+    def __init__(
+        self,
+        *,
+        hold: Global___Hold | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewHoldResponse: _TypeAlias = RenewHoldResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseHoldRequest(_message.Message):
+    """Which hold to end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseHoldRequest: _TypeAlias = ReleaseHoldRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseHoldResponse(_message.Message):
+    """It is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseHoldResponse: _TypeAlias = ReleaseHoldResponse  # noqa: Y015
+
+@_typing.final
+class ListHoldsRequest(_message.Message):
+    """Asks for all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHoldsRequest: _TypeAlias = ListHoldsRequest  # noqa: Y015
+
+@_typing.final
+class ListHoldsResponse(_message.Message):
+    """All holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hold]:
+        """By name."""
+
+    def __init__(
+        self,
+        *,
+        holds: _abc.Iterable[Global___Hold] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holds", b"holds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHoldsResponse: _TypeAlias = ListHoldsResponse  # noqa: Y015
+
+@_typing.final
+class DeviceClaim(_message.Message):
+    """One owner of devices on one node, as views are made of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    DEVICES_UNKNOWN_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    ADVISORY_FIELD_NUMBER: _builtins.int
+    CONFIRMED_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UNLISTED_FIELD_NUMBER: _builtins.int
+    UNRESERVED_FIELD_NUMBER: _builtins.int
+    state: Global___EntryState.ValueType
+    """Why it counts."""
+    devices_unknown: _builtins.bool
+    """Whether it is not known which devices it has; the node is then closed, and `devices` is empty."""
+    wanted: _builtins.int
+    """How many devices its request asks for, `unlisted` not counted. Absent: not known."""
+    advisory: _builtins.bool
+    """Whether the devices are only a prediction of the kubelet's choice."""
+    confirmed: _builtins.bool
+    """Whether the node itself shows these devices as held by this owner."""
+    problem: _builtins.str
+    """Why its request or its allocation can't be believed, for a person. Empty: it can."""
+    mode: _types_pb2.NodeMode.ValueType
+    """The mode in which its devices were given. Unspecified: not known, or it has none."""
+    unreserved: _builtins.bool
+    """Whether a kubelet that gives out devices no longer counts these as given, though they may be in use."""
+    @_builtins.property
+    def pod(self) -> _types_pb2.PodRef:
+        """The pod. All empty for a process outside any pod."""
+
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.AllocatedDevice]:
+        """Its devices, if they are known."""
+
+    @_builtins.property
+    def unlisted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Devices that the kubelet keeps for it and never lists: the MIG profile of each, empty for a whole GPU."""
+
+    def __init__(
+        self,
+        *,
+        pod: _types_pb2.PodRef | None = ...,
+        state: Global___EntryState.ValueType = ...,
+        devices: _abc.Iterable[_types_pb2.AllocatedDevice] | None = ...,
+        devices_unknown: _builtins.bool = ...,
+        wanted: _builtins.int | None = ...,
+        advisory: _builtins.bool = ...,
+        confirmed: _builtins.bool = ...,
+        problem: _builtins.str = ...,
+        mode: _types_pb2.NodeMode.ValueType = ...,
+        unlisted: _abc.Iterable[_builtins.str] | None = ...,
+        unreserved: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted", b"_wanted", "pod", b"pod", "wanted", b"wanted"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted", b"_wanted", "advisory", b"advisory", "confirmed", b"confirmed", "devices", b"devices", "devices_unknown", b"devices_unknown", "mode", b"mode", "pod", b"pod", "problem", b"problem", "state", b"state", "unlisted", b"unlisted", "unreserved", b"unreserved", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wanted: _TypeAlias = _typing.Literal["wanted"]  # noqa: Y015
+    _WhichOneofArgType__wanted: _TypeAlias = _typing.Literal["_wanted", b"_wanted"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted) -> _WhichOneofReturnType__wanted | None: ...
+
+Global___DeviceClaim: _TypeAlias = DeviceClaim  # noqa: Y015
+
+@_typing.final
+class HostAccount(_message.Message):
+    """CPU, memory and number of pods of a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_TOTAL_MILLI_FIELD_NUMBER: _builtins.int
+    CPU_USED_MILLI_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    PODS_TOTAL_FIELD_NUMBER: _builtins.int
+    PODS_USED_FIELD_NUMBER: _builtins.int
+    cpu_total_milli: _builtins.int
+    """CPU that pods may use in all, in thousandths of a core."""
+    cpu_used_milli: _builtins.int
+    """CPU that pods ask for, binds under way included."""
+    memory_total_bytes: _builtins.int
+    """Memory that pods may use in all."""
+    memory_used_bytes: _builtins.int
+    """Memory that pods ask for."""
+    pods_total: _builtins.int
+    """How many pods the kubelet takes. 0: it does not say."""
+    pods_used: _builtins.int
+    """How many there are."""
+    def __init__(
+        self,
+        *,
+        cpu_total_milli: _builtins.int = ...,
+        cpu_used_milli: _builtins.int = ...,
+        memory_total_bytes: _builtins.int = ...,
+        memory_used_bytes: _builtins.int = ...,
+        pods_total: _builtins.int = ...,
+        pods_used: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_total_milli", b"cpu_total_milli", "cpu_used_milli", b"cpu_used_milli", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "pods_total", b"pods_total", "pods_used", b"pods_used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostAccount: _TypeAlias = HostAccount  # noqa: Y015
 
 @_typing.final
 class ExplainRequest(_message.Message):

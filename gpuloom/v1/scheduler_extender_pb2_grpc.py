@@ -45,6 +45,11 @@ class SchedulerExtenderServiceStub:
                 request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsRequest.SerializeToString,
                 response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsResponse.FromString,
                 _registered_method=True)
+        self.WatchLedger = channel.unary_stream(
+                '/gpuloom.v1.SchedulerExtenderService/WatchLedger',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WatchLedgerRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WatchLedgerResponse.FromString,
+                _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/gpuloom.v1.SchedulerExtenderService/Explain',
                 request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ExplainRequest.SerializeToString,
@@ -71,6 +76,17 @@ class SchedulerExtenderServiceServicer:
 
     def ListAllocations(self, request, context):
         """Every entry of the ledger now, in parts by node name. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchLedger(self, request, context):
+        """Follow the ledger by node: the full state first (in parts, if it is large), then deltas, each with all changes of a
+        short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
+        folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
+        made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
+        Callers: autoscaler, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,6 +119,11 @@ def add_SchedulerExtenderServiceServicer_to_server(servicer, server):
                     servicer.ListAllocations,
                     request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsRequest.FromString,
                     response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListAllocationsResponse.SerializeToString,
+            ),
+            'WatchLedger': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchLedger,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WatchLedgerRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.WatchLedgerResponse.SerializeToString,
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
@@ -181,6 +202,33 @@ class SchedulerExtenderService:
             _registered_method=True)
 
     @staticmethod
+    def WatchLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gpuloom.v1.SchedulerExtenderService/WatchLedger',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.WatchLedgerRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.WatchLedgerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Explain(request,
             target,
             options=(),
@@ -224,6 +272,221 @@ class SchedulerExtenderService:
             '/gpuloom.v1.SchedulerExtenderService/WhatIf',
             gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfRequest.SerializeToString,
             gpuloom_dot_v1_dot_scheduler__extender__pb2.WhatIfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class HoldServiceStub:
+    """Taking capacity out of placement for a while. A hold is durable (a GPUHold object in Kubernetes), so that the next leader
+    knows it before it serves. Only the leader answers.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.TakeHold = channel.unary_unary(
+                '/gpuloom.v1.HoldService/TakeHold',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.TakeHoldRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.TakeHoldResponse.FromString,
+                _registered_method=True)
+        self.RenewHold = channel.unary_unary(
+                '/gpuloom.v1.HoldService/RenewHold',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.RenewHoldRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.RenewHoldResponse.FromString,
+                _registered_method=True)
+        self.ReleaseHold = channel.unary_unary(
+                '/gpuloom.v1.HoldService/ReleaseHold',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ReleaseHoldRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ReleaseHoldResponse.FromString,
+                _registered_method=True)
+        self.ListHolds = channel.unary_unary(
+                '/gpuloom.v1.HoldService/ListHolds',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListHoldsRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListHoldsResponse.FromString,
+                _registered_method=True)
+
+
+class HoldServiceServicer:
+    """Taking capacity out of placement for a while. A hold is durable (a GPUHold object in Kubernetes), so that the next leader
+    knows it before it serves. Only the leader answers.
+    """
+
+    def TakeHold(self, request, context):
+        """Take a hold: a node, a GPU, a share of one or the place of a MIG instance. When it answers, nothing of it is given to
+        anybody but those whom the hold lets through, also by the next leader. The same request under the same name may be
+        sent again, and must be when its outcome is not known. ABORTED: it is in use, or held by somebody else.
+        Callers: mig_controller, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewHold(self, request, context):
+        """Let a hold last longer. Only who took it may. NOT_FOUND: it is over, and what it held may be given out by now.
+        Callers: mig_controller, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseHold(self, request, context):
+        """End a hold. Only who took it and the command line may. One that is over already is no error. Callers: mig_controller, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHolds(self, request, context):
+        """All holds, by name. Callers: mig_controller, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_HoldServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'TakeHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeHold,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.TakeHoldRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.TakeHoldResponse.SerializeToString,
+            ),
+            'RenewHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewHold,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.RenewHoldRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.RenewHoldResponse.SerializeToString,
+            ),
+            'ReleaseHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseHold,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ReleaseHoldRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ReleaseHoldResponse.SerializeToString,
+            ),
+            'ListHolds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolds,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListHoldsRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListHoldsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'gpuloom.v1.HoldService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('gpuloom.v1.HoldService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class HoldService:
+    """Taking capacity out of placement for a while. A hold is durable (a GPUHold object in Kubernetes), so that the next leader
+    knows it before it serves. Only the leader answers.
+    """
+
+    @staticmethod
+    def TakeHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.HoldService/TakeHold',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.TakeHoldRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.TakeHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.HoldService/RenewHold',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.RenewHoldRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.RenewHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.HoldService/ReleaseHold',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ReleaseHoldRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ReleaseHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.HoldService/ListHolds',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ListHoldsRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ListHoldsResponse.FromString,
             options,
             channel_credentials,
             insecure,

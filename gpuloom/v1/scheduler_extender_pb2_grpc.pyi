@@ -39,6 +39,13 @@ class SchedulerExtenderServiceStub:
     """
     ListAllocations: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListAllocationsRequest, _scheduler_extender_pb2.ListAllocationsResponse]
     """Every entry of the ledger now, in parts by node name. Callers: cli."""
+    WatchLedger: _grpc.UnaryStreamMultiCallable[_scheduler_extender_pb2.WatchLedgerRequest, _scheduler_extender_pb2.WatchLedgerResponse]
+    """Follow the ledger by node: the full state first (in parts, if it is large), then deltas, each with all changes of a
+    short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
+    folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
+    made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
+    Callers: autoscaler, cli.
+    """
     Explain: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ExplainRequest, _scheduler_extender_pb2.ExplainResponse]
     """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
     WhatIf: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]
@@ -57,6 +64,13 @@ class SchedulerExtenderServiceAsyncStub(SchedulerExtenderServiceStub):
     """
     ListAllocations: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListAllocationsRequest, _scheduler_extender_pb2.ListAllocationsResponse]  # type: ignore[assignment]
     """Every entry of the ledger now, in parts by node name. Callers: cli."""
+    WatchLedger: _aio.UnaryStreamMultiCallable[_scheduler_extender_pb2.WatchLedgerRequest, _scheduler_extender_pb2.WatchLedgerResponse]  # type: ignore[assignment]
+    """Follow the ledger by node: the full state first (in parts, if it is large), then deltas, each with all changes of a
+    short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
+    folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
+    made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
+    Callers: autoscaler, cli.
+    """
     Explain: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ExplainRequest, _scheduler_extender_pb2.ExplainResponse]  # type: ignore[assignment]
     """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
     WhatIf: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]  # type: ignore[assignment]
@@ -86,6 +100,19 @@ class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
         """Every entry of the ledger now, in parts by node name. Callers: cli."""
 
     @_abc_1.abstractmethod
+    def WatchLedger(
+        self,
+        request: _scheduler_extender_pb2.WatchLedgerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_scheduler_extender_pb2.WatchLedgerResponse], _abc.AsyncIterator[_scheduler_extender_pb2.WatchLedgerResponse]]:
+        """Follow the ledger by node: the full state first (in parts, if it is large), then deltas, each with all changes of a
+        short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
+        folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
+        made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
+        Callers: autoscaler, cli.
+        """
+
+    @_abc_1.abstractmethod
     def Explain(
         self,
         request: _scheduler_extender_pb2.ExplainRequest,
@@ -104,3 +131,94 @@ class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
 def add_SchedulerExtenderServiceServicer_to_server(servicer: SchedulerExtenderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class HoldServiceStub:
+    """Taking capacity out of placement for a while. A hold is durable (a GPUHold object in Kubernetes), so that the next leader
+    knows it before it serves. Only the leader answers.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> HoldServiceAsyncStub: ...
+    TakeHold: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.TakeHoldRequest, _scheduler_extender_pb2.TakeHoldResponse]
+    """Take a hold: a node, a GPU, a share of one or the place of a MIG instance. When it answers, nothing of it is given to
+    anybody but those whom the hold lets through, also by the next leader. The same request under the same name may be
+    sent again, and must be when its outcome is not known. ABORTED: it is in use, or held by somebody else.
+    Callers: mig_controller, cli.
+    """
+    RenewHold: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.RenewHoldRequest, _scheduler_extender_pb2.RenewHoldResponse]
+    """Let a hold last longer. Only who took it may. NOT_FOUND: it is over, and what it held may be given out by now.
+    Callers: mig_controller, cli.
+    """
+    ReleaseHold: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ReleaseHoldRequest, _scheduler_extender_pb2.ReleaseHoldResponse]
+    """End a hold. Only who took it and the command line may. One that is over already is no error. Callers: mig_controller, cli."""
+    ListHolds: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListHoldsRequest, _scheduler_extender_pb2.ListHoldsResponse]
+    """All holds, by name. Callers: mig_controller, cli."""
+
+@_typing.type_check_only
+class HoldServiceAsyncStub(HoldServiceStub):
+    """Taking capacity out of placement for a while. A hold is durable (a GPUHold object in Kubernetes), so that the next leader
+    knows it before it serves. Only the leader answers.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    TakeHold: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.TakeHoldRequest, _scheduler_extender_pb2.TakeHoldResponse]  # type: ignore[assignment]
+    """Take a hold: a node, a GPU, a share of one or the place of a MIG instance. When it answers, nothing of it is given to
+    anybody but those whom the hold lets through, also by the next leader. The same request under the same name may be
+    sent again, and must be when its outcome is not known. ABORTED: it is in use, or held by somebody else.
+    Callers: mig_controller, cli.
+    """
+    RenewHold: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.RenewHoldRequest, _scheduler_extender_pb2.RenewHoldResponse]  # type: ignore[assignment]
+    """Let a hold last longer. Only who took it may. NOT_FOUND: it is over, and what it held may be given out by now.
+    Callers: mig_controller, cli.
+    """
+    ReleaseHold: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ReleaseHoldRequest, _scheduler_extender_pb2.ReleaseHoldResponse]  # type: ignore[assignment]
+    """End a hold. Only who took it and the command line may. One that is over already is no error. Callers: mig_controller, cli."""
+    ListHolds: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListHoldsRequest, _scheduler_extender_pb2.ListHoldsResponse]  # type: ignore[assignment]
+    """All holds, by name. Callers: mig_controller, cli."""
+
+class HoldServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Taking capacity out of placement for a while. A hold is durable (a GPUHold object in Kubernetes), so that the next leader
+    knows it before it serves. Only the leader answers.
+    """
+
+    @_abc_1.abstractmethod
+    def TakeHold(
+        self,
+        request: _scheduler_extender_pb2.TakeHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.TakeHoldResponse, _abc.Awaitable[_scheduler_extender_pb2.TakeHoldResponse]]:
+        """Take a hold: a node, a GPU, a share of one or the place of a MIG instance. When it answers, nothing of it is given to
+        anybody but those whom the hold lets through, also by the next leader. The same request under the same name may be
+        sent again, and must be when its outcome is not known. ABORTED: it is in use, or held by somebody else.
+        Callers: mig_controller, cli.
+        """
+
+    @_abc_1.abstractmethod
+    def RenewHold(
+        self,
+        request: _scheduler_extender_pb2.RenewHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.RenewHoldResponse, _abc.Awaitable[_scheduler_extender_pb2.RenewHoldResponse]]:
+        """Let a hold last longer. Only who took it may. NOT_FOUND: it is over, and what it held may be given out by now.
+        Callers: mig_controller, cli.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseHold(
+        self,
+        request: _scheduler_extender_pb2.ReleaseHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.ReleaseHoldResponse, _abc.Awaitable[_scheduler_extender_pb2.ReleaseHoldResponse]]:
+        """End a hold. Only who took it and the command line may. One that is over already is no error. Callers: mig_controller, cli."""
+
+    @_abc_1.abstractmethod
+    def ListHolds(
+        self,
+        request: _scheduler_extender_pb2.ListHoldsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.ListHoldsResponse, _abc.Awaitable[_scheduler_extender_pb2.ListHoldsResponse]]:
+        """All holds, by name. Callers: mig_controller, cli."""
+
+def add_HoldServiceServicer_to_server(servicer: HoldServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

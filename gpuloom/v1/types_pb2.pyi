@@ -150,6 +150,30 @@ PCIE_LEVEL_BOARD: PcieLevel.ValueType  # 6
 """One board."""
 Global___PcieLevel: _TypeAlias = PcieLevel  # noqa: Y015
 
+class _SharingMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SharingModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SharingMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHARING_MODE_UNSPECIFIED: _SharingMode.ValueType  # 0
+    """Nothing was set: shares are only accounted for."""
+    SHARING_MODE_MPS: _SharingMode.ValueType  # 1
+    """An MPS daemon runs for this GPU: shares are limits of the driver."""
+    SHARING_MODE_TIME_SLICING: _SharingMode.ValueType  # 2
+    """The driver's time slice of this GPU was set."""
+
+class SharingMode(_SharingMode, metaclass=_SharingModeEnumTypeWrapper):
+    """How pods share a GPU that is not cut."""
+
+SHARING_MODE_UNSPECIFIED: SharingMode.ValueType  # 0
+"""Nothing was set: shares are only accounted for."""
+SHARING_MODE_MPS: SharingMode.ValueType  # 1
+"""An MPS daemon runs for this GPU: shares are limits of the driver."""
+SHARING_MODE_TIME_SLICING: SharingMode.ValueType  # 2
+"""The driver's time slice of this GPU was set."""
+Global___SharingMode: _TypeAlias = SharingMode  # noqa: Y015
+
 class _HolderSource:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -312,6 +336,7 @@ class MigInstance(_message.Message):
     UUID_FIELD_NUMBER: _builtins.int
     MEMORY_MIB_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    CHANGING_FIELD_NUMBER: _builtins.int
     slices: _builtins.int
     """Memory slices it covers, at least 1."""
     uuid: _builtins.str
@@ -320,6 +345,8 @@ class MigInstance(_message.Message):
     """Memory in MiB."""
     fault: _builtins.str
     """Why this instance alone must not be given out, for a person. Empty: nothing is wrong with it."""
+    changing: _builtins.str
+    """What is being done to this instance, for a person; it must not be given out meanwhile. Empty: nothing."""
     @_builtins.property
     def placement(self) -> Global___MigPlacement:
         """Where it is and of what profile."""
@@ -332,14 +359,59 @@ class MigInstance(_message.Message):
         uuid: _builtins.str = ...,
         memory_mib: _builtins.int = ...,
         fault: _builtins.str = ...,
+        changing: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "memory_mib", b"memory_mib", "placement", b"placement", "slices", b"slices", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changing", b"changing", "fault", b"fault", "memory_mib", b"memory_mib", "placement", b"placement", "slices", b"slices", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MigInstance: _TypeAlias = MigInstance  # noqa: Y015
+
+@_typing.final
+class MigProfile(_message.Message):
+    """A way to cut a GPU, as its driver lists it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COMPUTE_SLICES_FIELD_NUMBER: _builtins.int
+    MEMORY_SLICES_FIELD_NUMBER: _builtins.int
+    MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    MAX_COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name as NVIDIA prints it, e.g. "1g.10gb"."""
+    compute_slices: _builtins.int
+    """Compute slices of an instance, at least 1."""
+    memory_slices: _builtins.int
+    """Memory slices of an instance, at least 1."""
+    memory_mib: _builtins.int
+    """Memory of an instance, MiB."""
+    max_count: _builtins.int
+    """How many instances of it a GPU can have at most."""
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Memory slices at which an instance may start, in order."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        compute_slices: _builtins.int = ...,
+        memory_slices: _builtins.int = ...,
+        memory_mib: _builtins.int = ...,
+        starts: _abc.Iterable[_builtins.int] | None = ...,
+        max_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_slices", b"compute_slices", "max_count", b"max_count", "memory_mib", b"memory_mib", "memory_slices", b"memory_slices", "name", b"name", "starts", b"starts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MigProfile: _TypeAlias = MigProfile  # noqa: Y015
 
 @_typing.final
 class Gpu(_message.Message):
@@ -359,6 +431,8 @@ class Gpu(_message.Message):
     HEALTH_REASON_FIELD_NUMBER: _builtins.int
     MIG_ENABLED_FIELD_NUMBER: _builtins.int
     MIG_INSTANCES_FIELD_NUMBER: _builtins.int
+    CHANGING_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     """NVML's UUID, "GPU-…". Never empty."""
     index: _builtins.int
@@ -381,6 +455,12 @@ class Gpu(_message.Message):
     """Why not, for a person. Empty when healthy."""
     mig_enabled: _builtins.bool
     """Whether MIG mode is on. A GPU in MIG mode is never given out whole or as a share."""
+    changing: _builtins.str
+    """What is being done to the whole GPU (its MIG mode, how it is shared, its layout after a boot), for a person; nothing
+    of it must be given out meanwhile. Empty: nothing.
+    """
+    sharing: Global___SharingMode.ValueType
+    """How pods share it while it is not cut. Unspecified: by accounting alone."""
     @_builtins.property
     def mig_instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigInstance]:
         """MIG instances that exist, by start."""
@@ -400,10 +480,12 @@ class Gpu(_message.Message):
         health_reason: _builtins.str = ...,
         mig_enabled: _builtins.bool = ...,
         mig_instances: _abc.Iterable[Global___MigInstance] | None = ...,
+        changing: _builtins.str = ...,
+        sharing: Global___SharingMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "numa_node", b"numa_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "architecture", b"architecture", "health", b"health", "health_reason", b"health_reason", "index", b"index", "memory_mib", b"memory_mib", "mig_enabled", b"mig_enabled", "mig_instances", b"mig_instances", "model", b"model", "numa_node", b"numa_node", "pci_bus_id", b"pci_bus_id", "serial", b"serial", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "architecture", b"architecture", "changing", b"changing", "health", b"health", "health_reason", b"health_reason", "index", b"index", "memory_mib", b"memory_mib", "mig_enabled", b"mig_enabled", "mig_instances", b"mig_instances", "model", b"model", "numa_node", b"numa_node", "pci_bus_id", b"pci_bus_id", "serial", b"serial", "sharing", b"sharing", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
     _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015

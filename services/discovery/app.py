@@ -22,8 +22,8 @@ from services.discovery.adapters.informers import (
 from services.discovery.adapters.kubernetes import PlaceLabels, trimmed_node
 from services.discovery.adapters.pods import trimming
 from services.discovery.agents import AgentPods, AgentsFile, AgentSource, WantedAgents
-from services.discovery.cluster import ClusterModel
 from services.discovery.config import DiscoveryConfig
+from services.discovery.core.cluster import ClusterModel
 from services.discovery.followers import CONNECT_S, Followers, FollowerSettings, Hear
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel

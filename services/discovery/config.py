@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuloom.kube.leadership import PRODUCT_NAMESPACE
 from gpuloom.kube.settings import KubeConfig
 from gpuloom.roster import GRPC, ROSTER
 from gpuloom.rpc.serving import ServingConfig, grpc_group
@@ -21,7 +22,7 @@ from gpuloom.runtime.parsers import (
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.discovery.adapters.kubernetes import NVLINK_DOMAIN_LABEL, RACK_LABEL
 from services.discovery.agents import AgentSource
-from services.discovery.trust import LAG_GRACE_S
+from services.discovery.core.trust import LAG_GRACE_S
 from services.discovery.writer.config import WriterConfig
 
 HEARTBEATS_A_TTL = 2
@@ -51,11 +52,12 @@ class DiscoveryConfig:
         parse=existing_file,
         help="JSON object of node names and the host:port of their agents, read again when it changes",
     )
-    agent_namespace: str = setting(
+    agents_in: str | None = setting(
         "GPULOOM_DISCOVERY_AGENT_NAMESPACE",
-        default="gpuloom-system",
+        default=None,
         parse=text,
-        help="Namespace of the agents' pods: nobody else's pod is taken for an agent",
+        help="Namespace of the agents' pods: nobody else's pod is taken for an agent; by default that of "
+        f"this pod, else {PRODUCT_NAMESPACE}",
     )
     agent_selector: tuple[str, ...] = setting(
         "GPULOOM_DISCOVERY_AGENT_SELECTOR",
@@ -125,6 +127,10 @@ class DiscoveryConfig:
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)
+
+    @property
+    def agent_namespace(self) -> str:
+        return self.agents_in or self.writer.leadership.pod_namespace or PRODUCT_NAMESPACE
 
     @property
     def agent_labels(self) -> dict[str, str]:

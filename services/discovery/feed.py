@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Self
 
 from gpuloom.model.snapshot import NodeFacts
+from gpuloom.rpc.changelog import ChangeLog
 from gpuloom.runtime.clock import Clock, deadline
 from gpuloom.v1.types_pb2 import StreamVersion
-from services.discovery.changelog import ChangeLog
-from services.discovery.cluster import Changes
+from services.discovery.core.cluster import Changes
 from services.discovery.encoding import EncodedNode, delta_message, full_message, heartbeat_message
 from services.discovery.metrics import DiscoveryMetrics
 

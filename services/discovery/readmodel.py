@@ -9,9 +9,9 @@ from functools import partial
 
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
-from services.discovery.cluster import Changes, ClusterModel
+from services.discovery.core.cluster import Changes, ClusterModel
+from services.discovery.core.findings import MISMATCHES, Cause
 from services.discovery.feed import ClusterFeed
-from services.discovery.findings import MISMATCHES, Cause
 from services.discovery.metrics import DiscoveryMetrics
 
 USAGE_INTERVAL_S = 5.0

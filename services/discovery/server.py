@@ -13,7 +13,11 @@ from gpuloom.v1 import discovery_pb2 as pb
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 
-ALLOWED_CALLERS = {"WatchCluster": frozenset({"scheduler_extender", "cli"})}
+ALLOWED_CALLERS = {
+    "WatchCluster": frozenset(
+        {"cost_engine", "optimizer", "scheduler_extender", "mig_controller", "autoscaler", "webhook", "cli"}
+    )
+}
 SERVICE = pb.DESCRIPTOR.services_by_name["DiscoveryService"]
 
 

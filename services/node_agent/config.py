@@ -9,12 +9,16 @@ from gpuloom.kube.settings import KubeConfig
 from gpuloom.model.node import NodeMode
 from gpuloom.rpc.serving import ServingConfig, grpc_group
 from gpuloom.runtime.config import REQUIRED, group, setting
+from gpuloom.runtime.failpoints import FailpointsConfig, failpoints_group
 from gpuloom.runtime.parsers import choice, comma_list, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
-from services.node_agent.claims import GPU_DRIVERS
+from services.node_agent.core.claims import GPU_DRIVERS
 from services.node_agent.delivery.config import DeliveryConfig
 from services.node_agent.exporter.config import ExporterConfig
+from services.node_agent.layout.config import LayoutConfig
+from services.node_agent.layout.executor import FAILPOINTS
 from services.node_agent.spot.config import SpotConfig
+from services.node_agent.usage.config import UsageConfig
 
 
 class Driver(StrEnum):
@@ -123,14 +127,17 @@ class AgentConfig:
         "GPULOOM_AGENT_STATE_DIR",
         default=None,
         parse=_path,
-        help="Folder of the host where known GPUs and their open faults outlive the agent; used by driver "
-        "nvml; without it they are forgotten at every restart",
+        help="Folder of the host where known GPUs, their open faults and usage windows outlive the agent; "
+        "used by driver nvml; without it they are forgotten at every restart",
     )
     timing: Timing = group(Timing)
     grpc: ServingConfig = grpc_group("node_agent")
     delivery: DeliveryConfig = group(DeliveryConfig)
+    layout: LayoutConfig = group(LayoutConfig)
     exporter: ExporterConfig = group(ExporterConfig)
     spot: SpotConfig = group(SpotConfig)
+    usage: UsageConfig = group(UsageConfig)
+    failpoints: FailpointsConfig = failpoints_group("layout-after-journal", *FAILPOINTS)
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
     http: HttpConfig = group(HttpConfig)

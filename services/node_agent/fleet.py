@@ -21,13 +21,13 @@ from gpuloom.runtime.config import REQUIRED, group, setting
 from gpuloom.runtime.parsers import boolean, comma_list, existing_file, text
 from gpuloom.runtime.service import run_service
 from gpuloom.runtime.settings import HttpConfig, LogConfig
+from gpuloom.sim.machine import machine_names
 from services.node_agent.agent import AgentOptions, Sources, add_agent, open_machine, surround
 from services.node_agent.config import Timing
 from services.node_agent.exporter.config import ExporterConfig
 from services.node_agent.late_agents import LateAgents, LatePlaces
 from services.node_agent.spot.config import SpotConfig
-
-_LATE_HOST = "127.0.0.1"
+from services.node_agent.usage.config import UsageConfig
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FleetConfig:
         "GPULOOM_FLEET_NODES",
         default=(),
         parse=comma_list(text),
-        help="Names of the nodes whose agents run here; needed unless GPULOOM_FLEET_FOLLOW is on",
+        help="Names of the nodes whose agents run here; default: all of the agents file that have a machine",
     )
     agents_file: Path = setting(
         "GPULOOM_AGENTS_FILE",
@@ -56,9 +56,16 @@ class FleetConfig:
         parse=boolean,
         help="Whether machines that appear later get an agent here, listed in the agents file",
     )
+    late_host: str = setting(
+        "GPULOOM_FLEET_LATE_HOST",
+        default="127.0.0.1",
+        parse=text,
+        help="Name or address of this host by which agents of machines that appear later are listed",
+    )
     timing: Timing = group(Timing)
     exporter: ExporterConfig = group(ExporterConfig)
     spot: SpotConfig = group(SpotConfig)
+    usage: UsageConfig = group(UsageConfig)
     tls: TlsConfig = group(TlsConfig)
     kube: KubeConfig = group(KubeConfig)
     log: LogConfig = group(LogConfig)
@@ -66,24 +73,23 @@ class FleetConfig:
 
 
 async def build(app: App, config: FleetConfig) -> None:
-    if not config.nodes and not config.follow:
-        raise InvalidRequestError("GPULOOM_FLEET_NODES must name nodes, or GPULOOM_FLEET_FOLLOW be on")
     rpc = rpc_environment(app, config.tls)
     client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
     nodes, pods = Informer(client, NODES, app.clock), Informer(client, PODS, app.clock)
     sources = Sources(client, nodes, pods)
     around = await surround(app, rpc, sources, config.exporter, simulated=True)
     addresses = read_agents_file(config.agents_file)
-    for name in config.nodes:
+    # A machine that its cloud took back while this process was down may still be listed.
+    for name in config.nodes or sorted(addresses.keys() & machine_names(config.machines_dir)):
         address = addresses.get(name)
         if address is None:
             raise InvalidRequestError(f"{config.agents_file} has no address for node {name}")
         grpc = ServingConfig(host=address.host, port=address.port, tls=config.tls)
-        options = AgentOptions(grpc, config.timing, spot=config.spot)
+        options = AgentOptions(grpc, config.timing, spot=config.spot, usage=config.usage)
         await add_agent(around, open_machine(config.machines_dir / name, name), options)
     if config.follow:
-        grpc = ServingConfig(host=_LATE_HOST, port=0, tls=config.tls)
-        options = AgentOptions(grpc, config.timing, spot=config.spot)
+        grpc = ServingConfig(host=config.late_host, port=0, tls=config.tls)
+        options = AgentOptions(grpc, config.timing, spot=config.spot, usage=config.usage)
         places = LatePlaces(config.machines_dir, config.agents_file)
         late = LateAgents(around, pods, config.tls.files(), places, options)
         app.add_loop("late agents", late.run)

@@ -23,8 +23,10 @@ from gpuloom.sim.machine import machine_names
 from services.node_agent.agent import AgentOptions, Surroundings, add_agent, open_machine
 from services.node_agent.exporter.config import ExporterConfig
 from services.node_agent.exporter.wiring import NodeExport
+from services.node_agent.layout.metrics import LayoutMetrics
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.spot.metrics import SpotMetrics
+from services.node_agent.usage.metrics import UsageMetrics
 
 FOLLOW_INTERVAL_S = 1.0
 
@@ -100,6 +102,8 @@ class LateAgents:
             metrics=AgentMetrics(registry),
             export=NodeExport(app, ExporterConfig(), self._informed_pods, None),
             spot_metrics=SpotMetrics(registry),
+            usage_metrics=UsageMetrics(registry),
+            layout_metrics=LayoutMetrics(registry),
         )
         machine = open_machine(self._places.machines_dir / name, name)
         try:

@@ -6,8 +6,8 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gpuloom.model.gpu import GpuHealth
+from services.node_agent.core.plausibility import Quantity
 from services.node_agent.node import Node
-from services.node_agent.plausibility import Quantity
 
 
 class AgentMetrics:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import Holder, PodPresence, PodRef
-from services.node_agent.readings import DriverReading, Process
+from services.node_agent.core.readings import DriverReading, Process
 
 
 class GpuDriver(Protocol):

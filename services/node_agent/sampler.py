@@ -10,20 +10,20 @@ from gpuloom.errors import GpuloomError
 from gpuloom.model.node import Holder, NodeMode, NodeState, PodPresence
 from gpuloom.runtime.clock import Clock
 from services.node_agent.attribution.census import Census
-from services.node_agent.attribution.holders import (
+from services.node_agent.attribution.core.holders import (
     Listing,
     kubelet_holders,
     process_holders,
     unlisted_holders,
 )
-from services.node_agent.attribution.ownership import OwnedProcess
-from services.node_agent.attribution.presence import checked, lingering_holders, running_pods
+from services.node_agent.attribution.core.ownership import OwnedProcess
+from services.node_agent.attribution.core.presence import checked, lingering_holders, running_pods
+from services.node_agent.core.plausibility import sift
+from services.node_agent.core.readings import DriverReading
+from services.node_agent.core.state import Observation, next_state
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
-from services.node_agent.plausibility import sift
 from services.node_agent.ports import GpuDriver, Kubelet, PodDirectory, PodGroups, Runtime
-from services.node_agent.readings import DriverReading
-from services.node_agent.state import Observation, next_state
 
 _log = logging.getLogger(__name__)
 

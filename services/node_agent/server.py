@@ -1,4 +1,4 @@
-"""The agent's gRPC service: the node's state and then its changes, its wiring, its processes on request.
+"""The agent's gRPC service: the node's state and its changes, its wiring, its processes, its usage windows.
 
 A stream vouches for the state by its heartbeats, so it ends when the node is not looked at any more.
 """
@@ -12,19 +12,35 @@ from gpuloom.v1 import node_agent_pb2 as pb
 from gpuloom.v1.node_agent_pb2_grpc import NodeAgentServiceServicer
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
 from services.node_agent.attribution.listing import ProcessLister
+from services.node_agent.layout.calls import LAYOUT_CALLERS, LayoutCalls
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
+from services.node_agent.usage.stream import UsageStreams
 
 _READERS = frozenset({"discovery", "cli"})
-ALLOWED_CALLERS = {"WatchState": _READERS, "GetTopology": _READERS, "ListProcesses": _READERS}
+ALLOWED_CALLERS = {
+    "WatchState": _READERS,
+    "GetTopology": _READERS,
+    "ListProcesses": _READERS,
+    "StreamUsage": frozenset({"cost_engine", "optimizer", "cli"}),
+    **LAYOUT_CALLERS,
+}
 
 
 class NodeAgentServer(NodeAgentServiceServicer):
     def __init__(
-        self, node: Node, lister: ProcessLister, heartbeat_interval_s: float, metrics: AgentMetrics
+        self,
+        node: Node,
+        lister: ProcessLister,
+        usage: UsageStreams,
+        heartbeat_interval_s: float,
+        metrics: AgentMetrics,
+        layouts: LayoutCalls | None = None,
     ) -> None:
         self._node = node
+        self._usage = usage
         self._lister = lister
+        self._layouts = layouts
         self._heartbeat_interval_s = heartbeat_interval_s
         self._metrics = metrics
 
@@ -64,6 +80,25 @@ class NodeAgentServer(NodeAgentServiceServicer):
             tuple(each for each in found.processes if wanted in ("", each.device.gpu_uuid)),
             {uuid: why for uuid, why in found.unanswered.items() if wanted in ("", uuid)},
         )
+
+    async def StreamUsage(
+        self, request: pb.StreamUsageRequest, context: object
+    ) -> AsyncIterator[pb.StreamUsageResponse]:
+        async for response in self._usage.stream(request):
+            yield response
+
+    async def ListLayouts(self, request: pb.ListLayoutsRequest, context: object) -> pb.ListLayoutsResponse:
+        self._refuse_unseen()
+        return await self._layout_calls().list_layouts()
+
+    async def ChangeLayout(self, request: pb.ChangeLayoutRequest, context: object) -> pb.ChangeLayoutResponse:
+        self._refuse_unseen()
+        return await self._layout_calls().change_layout(request)
+
+    def _layout_calls(self) -> LayoutCalls:
+        if self._layouts is None:
+            raise NotReadyError("layouts are not looked after here")
+        return self._layouts
 
     def _refuse_unseen(self) -> None:
         if not self._node.looked_at:

@@ -2,67 +2,74 @@
 
 import os
 import random
-import secrets
 import socket
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from gpuloom.clients.discovery import ClusterMirror
+from gpuloom.clients.optimizer import hint
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer, InformerOptions
-from gpuloom.kube.leader import LeaderElector
+from gpuloom.kube.leadership import Unopposed
 from gpuloom.kube.resources import NODES
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
-from gpuloom.rpc.serving import Served, rpc_environment, serve
+from gpuloom.rpc.serving import rpc_environment, serve
 from gpuloom.rpc.tls import server_ssl_context
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.runtime.garbage import keep_out_of_the_way
-from gpuloom.v1 import scheduler_extender_pb2
-from gpuloom.v1.scheduler_extender_pb2_grpc import add_SchedulerExtenderServiceServicer_to_server
 from services.scheduler_extender.adapters.admission_policies import PolicyWatch
+from services.scheduler_extender.adapters.budgets import prefetch_verdicts
 from services.scheduler_extender.adapters.demand import DemandStore
 from services.scheduler_extender.adapters.fence import KubernetesFence
+from services.scheduler_extender.adapters.hints import Hints
+from services.scheduler_extender.adapters.holds import HoldFeed, HoldFence, KubernetesHolds
 from services.scheduler_extender.adapters.kubernetes import (
     KubernetesBinder,
     KubernetesMarker,
     KubernetesPods,
 )
-from services.scheduler_extender.adapters.leader_label import KubernetesBadge, NoBadge
-from services.scheduler_extender.adapters.lease import NotedLease, Unopposed
+from services.scheduler_extender.adapters.leader_label import KubernetesLeaderLabel, NoLeaderLabel
+from services.scheduler_extender.adapters.lease import NotedLease
 from services.scheduler_extender.adapters.name_warnings import NameWarnings
-from services.scheduler_extender.adapters.pod_informer import PodFeed
+from services.scheduler_extender.adapters.pod_informer import PodInformer
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.adapters.sources import Sources
-from services.scheduler_extender.config import ExtenderConfig
+from services.scheduler_extender.config import ExtenderConfig, HintConfig
 from services.scheduler_extender.core.inquiries.evaluation import Judge
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames
 from services.scheduler_extender.core.objects.trimming import trim_node
+from services.scheduler_extender.core.verbs.budgets import BudgetGate
 from services.scheduler_extender.core.verbs.comparison import Comparison
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.core.verbs.quarantine import Quarantine
+from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.inquiries.inquiries import Inquiries, Records
-from services.scheduler_extender.leadership.leadership import Office, Power
+from services.scheduler_extender.leadership.leadership import LeadershipParts, LeadershipState
 from services.scheduler_extender.metrics import ExtenderMetrics
-from services.scheduler_extender.ports import Badge
-from services.scheduler_extender.server import ALLOWED_CALLERS, SchedulerExtenderServer
+from services.scheduler_extender.ports import LeaderLabel
+from services.scheduler_extender.server import HoldServer, SchedulerExtenderServer, served
 from services.scheduler_extender.state.cluster import ClusterState
 from services.scheduler_extender.state.demand import Learning
-from services.scheduler_extender.state.view_refresher import Freshness
+from services.scheduler_extender.state.ledger_feed import LedgerFeed
+from services.scheduler_extender.state.view_refresher import ViewRefresher
 from services.scheduler_extender.state.waker import Waker
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.https import ExtenderHttp, HttpsOptions
 from services.scheduler_extender.verbs.verbs import Verbs
 
-SERVICE = scheduler_extender_pb2.DESCRIPTOR.services_by_name["SchedulerExtenderService"]
-
 WAKE_INTERVAL_S = 1.0
 SETTLE_INTERVAL_S = 30.0
+HOLD_INTERVAL_S = 2.0
 WARM_CONNECTIONS = 8
+RENEWALS = 12
+"""In one duration of the lease: so often that a Binding nearly always finds its full timeout left of it."""
 
 
 async def build(app: App, config: ExtenderConfig) -> None:
@@ -72,67 +79,84 @@ async def build(app: App, config: ExtenderConfig) -> None:
     await client.warm(WARM_CONNECTIONS, timeout_s=2.0)
     discovery = await app.enter(RpcChannel(rpc, str(config.discovery_address), "discovery"))
     contested = config.leadership.elects(os.environ)
-    feed = PodFeed(client, app.clock, prompt=contested)
-    sources = _sources(client, feed, ClusterMirror(discovery, app.clock), app.clock)
+    feed = PodInformer(client, app.clock, prompt=contested)
+    holds = HoldFeed(client, app.clock, prompt=contested)
+    nodes = Informer(client, NODES, app.clock, InformerOptions(transform=trim_node))
+    sources = Sources(nodes, feed, holds, ClusterMirror(discovery, app.clock))
     state = _state(config, sources, app.clock)
-    office = _office(config, client, sources, app.clock)
-    power = Power(sources, office, app.clock, metrics)
-    outcomes = Outcomes(config.weights.weights())
-    state.views.keep(outcomes.fleet)
-    bench = Bench(
+    parts = _parts(config, client, sources, app.clock)
+    leadership = LeadershipState(sources, parts, app.clock, metrics)
+    evaluator = Evaluator(config.weights.weights())
+    hint_of = await _hints(app, config.hint, rpc, feed)
+    state.views.keep(evaluator.fleet)
+    context = BindContext(
         state.ledger,
         state.views,
         DecisionLog(app.clock),
         app.clock,
-        lambda: outcomes.fleet.prices,
-        Comparison(outcomes.of, outcomes.fleet.view),
+        lambda: evaluator.fleet.prices,
+        Comparison(evaluator.of, evaluator.fleet.view, hint_of),
     )
     quarantine, marker = Quarantine(chance=random.random), KubernetesMarker(client)
     pods = KubernetesPods(feed.informer, client)
-    failpoints = Failpoints(config.failpoints.points, app.clock)
-    binder = WatchedBinder(KubernetesBinder(client, failpoints), quarantine, pods, app.clock)
-    bindings = Bindings(bench, pods, binder, config.bind_timeout_s, power)
-    waker = Waker(state, marker, app.clock, metrics, power.is_leader)
-    releases = ReleaseWatch(quarantine, marker, app.clock, sources.nodes, power.is_leader)
+    binder = WatchedBinder(
+        KubernetesBinder(client, Failpoints(config.failpoints.points, app.clock)), quarantine, pods, app.clock
+    )
+    bindings = Bindings(context, pods, binder, config.bind_timeout_s, leadership)
+    waker = Waker(state, marker, app.clock, metrics, leadership.is_leader)
+    releases = ReleaseWatch(quarantine, marker, app.clock, sources.nodes, leadership.is_leader)
     _follow(app, sources, state)
-    await _learn(app, state, outcomes, DemandStore(client, config.leadership.namespace(), app.clock), power)
-    app.add_loop("leadership", power.run)
+    await _learn(
+        app, state, evaluator, DemandStore(client, config.leadership.namespace(), app.clock), leadership
+    )
+    app.add_loop("leadership", leadership.run)
     app.add_loop("open binds", lambda: _settle(bindings, app.clock))
     app.add_loop("waker", lambda: waker.run(WAKE_INTERVAL_S))
     app.add_loop("quarantine", lambda: releases.run(WAKE_INTERVAL_S))
     policies = PolicyWatch(client, config.admission_policies, config.leadership.own_pod(), app.clock, metrics)
     if config.admission_policies:
-        app.add_loop("admission policies", lambda: policies.run(power.is_leader))
-    app.add_readiness("ledger", lambda: power.unhealthy_reason() or None)
-    _warn_of_names(app, client, feed, power)
+        app.add_loop("admission policies", lambda: policies.run(leadership.is_leader))
+    app.add_readiness("ledger", lambda: leadership.unhealthy_reason() or None)
+    _warn_of_names(app, client, feed, leadership)
     metrics.watch(state)
     metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
-    preferences = Preferences(config.shortlist, outcomes, config.first_shortlist)
+    preferences = Preferences(config.shortlist, evaluator, config.first_shortlist, hint_of)
     schedulers = SchedulerNames(config.scheduler_names)
-    verbs = Verbs(bench, bindings, preferences, quarantine, schedulers)
-    https = ExtenderHttp(verbs, power.unready_reason, _https(config, rpc), app.clock, metrics)
+    budgets = await _budgets(app, config, rpc)
+    verbs = Verbs(context, bindings, preferences, quarantine, schedulers, budgets)
+    https = ExtenderHttp(verbs, leadership.unready_reason, _https(config, rpc), app.clock, metrics)
     app.add_loop("https port", (await app.enter(https)).run)
     records = Records(
         state.views,
-        bench.decisions,
+        context.decisions,
         quarantine,
         sources.nodes,
         feed.informer,
         schedulers,
         policies.note,
+        budgets,
     )
-    inquiries = Inquiries(records, Judge(outcomes, bench.prices), power.unready_reason, app.clock)
-    servicer = SchedulerExtenderServer(state.ledger, bench.decisions, inquiries)
-    add_to_server = add_SchedulerExtenderServiceServicer_to_server
-    await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS))
+    inquiries = Inquiries(records, Judge(evaluator, context.prices), leadership.unready_reason, app.clock)
+    ledger_feed = LedgerFeed(state.views, leadership.unready_reason, app.clock)
+    servicer = SchedulerExtenderServer(state.ledger, ledger_feed, context.decisions, inquiries)
+    holding = _holding(app, client, state, leadership)
+    await serve(app, config.grpc, rpc, *served(servicer, HoldServer(holding)))
     if contested:
         # Drained first, being last: whoever takes over should not wait for readers to hang up.
-        app.on_drain("leadership", power.step_down)
+        app.on_drain("leadership", leadership.step_down)
 
 
-def _sources(client: KubeClient, feed: PodFeed, mirror: ClusterMirror, clock: Clock) -> Sources:
-    nodes = Informer(client, NODES, clock, InformerOptions(transform=trim_node))
-    return Sources(nodes, feed, mirror)
+async def _hints(
+    app: App, config: HintConfig, rpc: RpcEnvironment, feed: PodInformer
+) -> Callable[[str], Mapping[str, float]]:
+    """Advice by pod UID, in points by node name; none if nobody is to be asked."""
+    if config.address is None or config.weight == 0:
+        return lambda _uid: {}
+    channel = await app.enter(RpcChannel(rpc, str(config.address), "optimizer"))
+    hints = Hints(partial(hint, channel), config.weight, app.clock, app.registry)
+    feed.informer.on_change(hints.observe)
+    app.add_loop("hints", hints.run)
+    return hints.of
 
 
 def _state(config: ExtenderConfig, sources: Sources, clock: Clock) -> ClusterState:
@@ -146,45 +170,61 @@ def _follow(app: App, sources: Sources, state: ClusterState) -> None:
     app.add_loop("discovery", sources.mirror.run)
     app.add_loop("nodes", sources.nodes.run)
     app.add_loop("pods", sources.follow_pods)
-    freshness = Freshness(state.views)
-    app.add_loop("views", freshness.run)
+    app.add_loop("holds", sources.holds.run)
+    refresher = ViewRefresher(state.views)
+    app.add_loop("views", refresher.run)
     app.add_loop("garbage", lambda: keep_out_of_the_way(lambda: not sources.missing(), app.clock))
-    app.add_readiness("views", lambda: sources.missing() or freshness.unready_reason() or None)
+    app.add_readiness("views", lambda: sources.missing() or refresher.unready_reason() or None)
 
 
-async def _learn(app: App, state: ClusterState, outcomes: Outcomes, store: DemandStore, power: Power) -> None:
-    learning = Learning(outcomes.fleet)
+async def _learn(
+    app: App, state: ClusterState, evaluator: Evaluator, store: DemandStore, leadership: LeadershipState
+) -> None:
+    learning = Learning(evaluator.fleet)
     saved = await store.load()
     if saved is not None:
         learning.adopt(saved)
     state.on_arrival(learning.learn)
     app.add_loop("prices", learning.run)
-    app.add_loop("demand", lambda: store.keep(lambda: learning.demand, power.is_leader))
+    app.add_loop("demand", lambda: store.keep(lambda: learning.demand, leadership.is_leader))
 
 
-def _warn_of_names(app: App, client: KubeClient, feed: PodFeed, power: Power) -> None:
+async def _budgets(app: App, config: ExtenderConfig, rpc: RpcEnvironment) -> BudgetGate:
+    gate = BudgetGate()
+    if config.cost_address is not None:
+        channel = await app.enter(RpcChannel(rpc, str(config.cost_address), "cost_engine"))
+        app.add_loop("budgets", lambda: prefetch_verdicts(channel, gate, app.clock))
+    return gate
+
+
+def _holding(app: App, client: KubeClient, state: ClusterState, leadership: LeadershipState) -> Holding:
+    holding = Holding(state.ledger, KubernetesHolds(client), leadership, leadership.unready_reason, app.clock)
+    app.add_loop("ending holds", lambda: holding.run(HOLD_INTERVAL_S))
+    return holding
+
+
+def _warn_of_names(app: App, client: KubeClient, feed: PodInformer, leadership: LeadershipState) -> None:
     recorder = EventRecorder(
         client, "gpuloom-scheduler-extender", socket.gethostname(), app.clock, registry=app.registry
     )
-    warnings = NameWarnings(recorder, app.clock, power.is_leader)
+    warnings = NameWarnings(recorder, app.clock, leadership.is_leader)
     feed.informer.on_change(warnings.observe)
     app.add_loop("name warnings", lambda: warnings.run(WAKE_INTERVAL_S))
 
 
-def _office(settings: ExtenderConfig, client: KubeClient, sources: Sources, clock: Clock) -> Office:
+def _parts(settings: ExtenderConfig, client: KubeClient, sources: Sources, clock: Clock) -> LeadershipParts:
     config, feed = settings.leadership, sources.pods
     own_pod = config.own_pod()
-    fence = KubernetesFence(client, feed, own_pod, clock, settings.patience())
-    badge: Badge = NoBadge() if own_pod is None else KubernetesBadge(client, feed.informer, own_pod)
-    if not config.elects(os.environ):
-        return Office(Unopposed(), fence, badge, lambda: "", contested=False)
-    lease = NotedLease(client, sources.begin_anew)
-    # A pod's name may come back after a restart of its container; the process it names does not.
-    identity = f"{config.pod_name or socket.gethostname()}-{secrets.token_hex(4)}"
-    elector = LeaderElector(
-        lease, config.namespace(), config.lease_name, identity, clock, config.lease_settings()
+    pods_fence = KubernetesFence(client, feed, own_pod, clock, settings.patience())
+    fence = HoldFence(pods_fence, sources.holds)
+    leader_label: LeaderLabel = (
+        NoLeaderLabel() if own_pod is None else KubernetesLeaderLabel(client, feed.informer, own_pod)
     )
-    return Office(elector, fence, badge, lambda: lease.holder, contested=True)
+    if not config.elects(os.environ):
+        return LeadershipParts(Unopposed(), fence, leader_label, lambda: "", contested=False)
+    lease = NotedLease(client, sources.begin_anew)
+    elector = config.elector(lease, clock, config.identity(), RENEWALS)
+    return LeadershipParts(elector, fence, leader_label, lambda: lease.holder, contested=True)
 
 
 def _https(config: ExtenderConfig, rpc: RpcEnvironment) -> HttpsOptions:

@@ -1,11 +1,11 @@
 """The extender's settings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuloom.kube.leader import LeaderSettings
-from gpuloom.kube.objects import ObjectKey
+from gpuloom.kube.leadership import LeadershipConfig, leadership_group
 from gpuloom.kube.settings import KubeConfig
+from gpuloom.placement.points import MAX_ADVICE
 from gpuloom.placement.score import ScoreWeights
 from gpuloom.roster import ROSTER
 from gpuloom.rpc.serving import ServingConfig, grpc_group, peer_setting
@@ -13,6 +13,7 @@ from gpuloom.runtime.config import group, setting
 from gpuloom.runtime.failpoints import FailpointsConfig, failpoints_group
 from gpuloom.runtime.parsers import (
     Address,
+    address,
     boolean,
     comma_list,
     integer,
@@ -28,9 +29,6 @@ from services.scheduler_extender.verbs.binding import LEAST_TIMEOUT_S
 _WEIGHT = integer(0, 1000)
 SCHEDULER_TIMEOUT_S = 5.0
 """httpTimeout of the extender in the shipped kube-scheduler configuration, and kube-scheduler's default."""
-_PRODUCT_NAMESPACE = "gpuloom-system"
-_IN_A_POD = "KUBERNETES_SERVICE_HOST"
-"""The kubelet sets this for every container."""
 
 
 def _policies(raw: str) -> tuple[str, ...]:
@@ -58,71 +56,31 @@ class WeightsConfig:
 
 
 @dataclass(frozen=True)
-class LeadershipConfig:
-    election: bool | None = setting(
-        "GPULOOM_EXTENDER_LEADER_ELECTION",
+class HintConfig:
+    address: Address | None = setting(
+        ROSTER["optimizer"].address_setting,
         default=None,
-        parse=boolean,
-        help="Whether replicas choose a leader by a Lease; they do by default in a pod, and not elsewhere",
+        parse=address,
+        help="host:port of the optimizer, asked for a hint when a pod appears; without it there is none",
     )
-    lease_namespace: str | None = setting(
-        "GPULOOM_EXTENDER_LEASE_NAMESPACE",
-        default=None,
-        parse=text,
-        help=f"Namespace of the Lease; by default that of the pod, else {_PRODUCT_NAMESPACE}",
+    weight: int = setting(
+        "GPULOOM_EXTENDER_WEIGHT_HINT",
+        default=5,
+        parse=integer(0, int(MAX_ADVICE)),
+        help="Points of 100 by which a hint moves a node at most; 0: hints are not asked for",
     )
-    lease_name: str = setting(
-        "GPULOOM_EXTENDER_LEASE_NAME", default="gpuloom-scheduler-extender", parse=text, help="Its name"
-    )
-    lease_duration_s: int = setting(
-        "GPULOOM_EXTENDER_LEASE_DURATION",
-        default=6,
-        parse=integer(2, 60),
-        help="Seconds after which a silent leader is replaced",
-    )
-    pod_name: str | None = setting(
-        "GPULOOM_POD_NAME",
-        default=None,
-        parse=text,
-        help="Name of the pod this runs in; as leader it labels it gpuloom.dev/leader=true for the Service",
-    )
-    pod_namespace: str | None = setting(
-        "GPULOOM_POD_NAMESPACE", default=None, parse=text, help="Namespace of the pod this runs in"
-    )
-
-    def problems(self) -> Iterable[str]:
-        if self.pod_name and not self.pod_namespace:
-            yield "GPULOOM_POD_NAME needs GPULOOM_POD_NAMESPACE"
-
-    def elects(self, environ: Mapping[str, str]) -> bool:
-        """Two that serve without an election would give devices twice, so every pod has one unless told."""
-        if self.election is not None:
-            return self.election
-        return self.pod_namespace is not None or _IN_A_POD in environ
-
-    def namespace(self) -> str:
-        return self.lease_namespace or self.pod_namespace or _PRODUCT_NAMESPACE
-
-    def own_pod(self) -> ObjectKey | None:
-        if self.pod_name is None or self.pod_namespace is None:
-            return None
-        return self.pod_namespace, self.pod_name
-
-    def lease_settings(self) -> LeaderSettings:
-        """Renewed often, so that a Binding nearly always finds its full timeout left of the lease."""
-        duration_s = self.lease_duration_s
-        return LeaderSettings(
-            lease_duration_s=duration_s,
-            renew_deadline_s=duration_s * 2 / 3,
-            retry_period_s=duration_s / 12,
-            request_timeout_s=duration_s / 3,
-            margin_s=duration_s / 12,
-        )
 
 
 @dataclass(frozen=True)
 class ExtenderConfig:
     discovery_address: Address = peer_setting("discovery")
+    cost_address: Address | None = setting(
+        ROSTER["cost_engine"].address_setting,
+        default=None,
+        parse=address,
+        help="host:port of cost, whose budgets may stop new pods; not set: no budget does",
+    )
+    hint: HintConfig = group(HintConfig)
     https_host: str = setting(
         "GPULOOM_EXTENDER_HOST",
         default="0.0.0.0",  # noqa: S104 - kube-scheduler comes from outside the pod
@@ -194,7 +152,7 @@ class ExtenderConfig:
         "looks them up and says if one is missing; the word none stands for no policy",
     )
     weights: WeightsConfig = group(WeightsConfig)
-    leadership: LeadershipConfig = group(LeadershipConfig)
+    leadership: LeadershipConfig = leadership_group("scheduler_extender")
     failpoints: FailpointsConfig = failpoints_group(BIND_BEFORE_POST)
     grpc: ServingConfig = grpc_group("scheduler_extender")
     kube: KubeConfig = group(KubeConfig)

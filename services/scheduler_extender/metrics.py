@@ -34,6 +34,9 @@ class ExtenderMetrics:
         self._closed_nodes = _gauge(
             registry, "gpuloom_scheduler_extender_closed_nodes", "GPU nodes that nothing is given out on"
         )
+        self._holds = _gauge(
+            registry, "gpuloom_scheduler_extender_holds", "Holds that take capacity out of placement"
+        )
         self.wake_ups = Counter(
             "gpuloom_scheduler_extender_wake_ups_total",
             "Capacity epochs written to wake pending pods",
@@ -77,6 +80,7 @@ class ExtenderMetrics:
         for entry_state in EntryState:
             self._entries.labels(entry_state).set_function(partial(_count, state, entry_state))
         self._closed_nodes.set_function(state.closed_nodes)
+        self._holds.set_function(lambda: len(state.ledger.holds))
 
 
 def _gauge(registry: CollectorRegistry, name: str, documentation: str) -> Gauge:

@@ -1,11 +1,13 @@
 """What the extender needs from Kubernetes beside its informers."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import JsonObject
+from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
 
 
@@ -35,17 +37,25 @@ class Marker(Protocol):
         """Write a new capacity epoch on the node, which wakes pods that wait in kube-scheduler."""
 
 
+class HoldStore(Protocol):
+    """GPUHolds in Kubernetes. Every call may raise a GpuloomError, after which it may have acted."""
+
+    async def create(self, hold: Hold, *, timeout_s: float) -> Hold:
+        """AlreadyExistsError; InvalidRequestError, NotAllowedError, NotFoundError (no such kind): refused."""
+
+    async def read(self, name: str) -> Hold:
+        """As it is now. NotFoundError."""
+
+    async def renew(self, hold: Hold, expires: datetime | None, *, timeout_s: float) -> Hold:
+        """That very object, with this expiry. NotFoundError if it is gone."""
+
+    async def delete(self, hold: Hold, *, timeout_s: float, at_version: bool = False) -> None:
+        """That very object. NotFoundError if it is gone; ConflictError if it is no longer at its version."""
+
+
 class Mandate(Protocol):
     def until_s(self) -> float:
         """The monotonic time up to which nobody else can be the leader; in the past: not the leader."""
-
-
-class Elector(Protocol):
-    def leader_until_s(self) -> float:
-        """As Mandate.until_s."""
-
-    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait to be the leader, then run the work; LeadershipLostError if it was stopped by a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +82,10 @@ class Fence(Protocol):
         """Return when the ledger has heard of everything that happened to pods before this call."""
 
 
-class Badge(Protocol):
+class LeaderLabel(Protocol):
     """What makes the Service choose this pod."""
 
-    async def wear(self) -> None:
+    async def put(self) -> None:
         """Put it on, and take it off whoever else wears it. Does nothing if all is so already."""
 
-    async def take_off(self) -> None: ...
+    async def remove(self) -> None: ...

@@ -1,29 +1,49 @@
-"""The extender's gRPC service: looking into the ledger and its decisions, and asking what it would do."""
+"""The extender's gRPC services: looking into the ledger, asking what it would do, and holds."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import groupby, islice
+from typing import Any
 
 import orjson
+from google.protobuf.descriptor import ServiceDescriptor
 
-from gpuloom.codec.device import pod_from_proto
+from gpuloom.codec.device import allocated_from_proto, bounded, pod_from_proto, required, shortened
 from gpuloom.codec.explanation import explanation_to_proto, forecast_to_proto
+from gpuloom.codec.hold import hold_to_proto, owner_from_proto
 from gpuloom.codec.ledger import decision_to_proto, entry_to_proto
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject
-from gpuloom.model.ledger import LedgerEntry
+from gpuloom.model.claims import HoldOwner
+from gpuloom.model.ledger import Hold, LedgerEntry
+from gpuloom.rpc.identity import caller_of
+from gpuloom.rpc.serving import Served
 from gpuloom.v1 import scheduler_extender_pb2 as pb
-from gpuloom.v1.scheduler_extender_pb2_grpc import SchedulerExtenderServiceServicer
+from gpuloom.v1.scheduler_extender_pb2_grpc import (
+    HoldServiceServicer,
+    SchedulerExtenderServiceServicer,
+    add_HoldServiceServicer_to_server,
+    add_SchedulerExtenderServiceServicer_to_server,
+)
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
 from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.inquiries.inquiries import Inquiries
+from services.scheduler_extender.state.ledger_feed import LedgerFeed
 
 ALLOWED_CALLERS = {
     "WatchDecisions": frozenset({"cli"}),
     "ListAllocations": frozenset({"cli"}),
+    "WatchLedger": frozenset({"autoscaler", "cli"}),
     "Explain": frozenset({"cli"}),
     "WhatIf": frozenset({"cli"}),
+    "TakeHold": frozenset({"mig_controller", "cli"}),
+    "RenewHold": frozenset({"mig_controller", "cli"}),
+    "ReleaseHold": frozenset({"mig_controller", "cli"}),
+    "ListHolds": frozenset({"mig_controller", "cli"}),
 }
+SERVICE = pb.DESCRIPTOR.services_by_name["SchedulerExtenderService"]
+HOLD_SERVICE = pb.DESCRIPTOR.services_by_name["HoldService"]
 
 HEARTBEAT_S = 5.0
 DEFAULT_PAGE = 500
@@ -33,8 +53,11 @@ MAX_POD_BYTES = 1024 * 1024
 
 
 class SchedulerExtenderServer(SchedulerExtenderServiceServicer):
-    def __init__(self, ledger: Ledger, decisions: DecisionLog, inquiries: Inquiries) -> None:
+    def __init__(
+        self, ledger: Ledger, feed: LedgerFeed, decisions: DecisionLog, inquiries: Inquiries
+    ) -> None:
         self._ledger = ledger
+        self._feed = feed
         self._decisions = decisions
         self._inquiries = inquiries
 
@@ -68,6 +91,12 @@ class SchedulerExtenderServer(SchedulerExtenderServiceServicer):
             next_page_token="/".join(map(str, page[size - 1][0])) if more else "",
         )
 
+    async def WatchLedger(
+        self, request: pb.WatchLedgerRequest, context: object
+    ) -> AsyncIterator[pb.WatchLedgerResponse]:
+        async for message in self._feed.messages(HEARTBEAT_S):
+            yield message
+
     async def Explain(self, request: pb.ExplainRequest, context: object) -> pb.ExplainResponse:
         match request.WhichOneof("subject"):
             case "pod":
@@ -84,6 +113,54 @@ class SchedulerExtenderServer(SchedulerExtenderServiceServicer):
     async def WhatIf(self, request: pb.WhatIfRequest, context: object) -> pb.WhatIfResponse:
         found = await self._inquiries.what_if(_pod(request.pod_json), request.replicas or 1)
         return forecast_to_proto(found)
+
+
+class HoldServer(HoldServiceServicer):
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+
+    async def TakeHold(self, request: pb.TakeHoldRequest, context: Any) -> pb.TakeHoldResponse:
+        caller = caller_of(context)
+        wanted = Hold(
+            name=request.name,
+            node_name=required(request.node_name, "node name"),
+            owner=_owner(request, caller),
+            reason=shortened(request.reason) or "no reason given",
+            node_uid=bounded(request.node_uid, "node UID"),
+            device=allocated_from_proto(request.device) if request.HasField("device") else None,
+            taken_by=caller,
+        )
+        hold = await self._holding.take(wanted, request.ttl_s, allow_used=request.allow_used)
+        return pb.TakeHoldResponse(hold=hold_to_proto(hold))
+
+    async def RenewHold(self, request: pb.RenewHoldRequest, context: Any) -> pb.RenewHoldResponse:
+        hold = await self._holding.renew(request.name, request.ttl_s, caller_of(context))
+        return pb.RenewHoldResponse(hold=hold_to_proto(hold))
+
+    async def ReleaseHold(self, request: pb.ReleaseHoldRequest, context: Any) -> pb.ReleaseHoldResponse:
+        await self._holding.release(request.name, caller_of(context))
+        return pb.ReleaseHoldResponse()
+
+    async def ListHolds(self, request: pb.ListHoldsRequest, context: object) -> pb.ListHoldsResponse:
+        return pb.ListHoldsResponse(holds=map(hold_to_proto, self._holding.list()))
+
+
+def _owner(request: pb.TakeHoldRequest, caller: str) -> HoldOwner:
+    if request.HasField("owner"):
+        return owner_from_proto(request.owner)
+    return HoldOwner("Service", caller or "unknown")
+
+
+def served(servicer: SchedulerExtenderServer, holds: HoldServer) -> tuple[Served[Any], Served[Any]]:
+    """Both services, each with the callers of its own RPCs."""
+    return (
+        Served(servicer, add_SchedulerExtenderServiceServicer_to_server, SERVICE, callers_of(SERVICE)),
+        Served(holds, add_HoldServiceServicer_to_server, HOLD_SERVICE, callers_of(HOLD_SERVICE)),
+    )
+
+
+def callers_of(service: ServiceDescriptor) -> dict[str, frozenset[str]]:
+    return {method.name: ALLOWED_CALLERS[method.name] for method in service.methods}
 
 
 Place = tuple[str, str, int]

@@ -40,8 +40,8 @@ from tests.bench.variants import Variant, interleaved, parse_variants
 from tests.bench.workload import NAMESPACE, node_facts, plan_machines, plan_pods, refuse_crowding
 from tests.cluster.binaries import find_binaries
 from tests.cluster.control_plane import ControlPlane, open_control_plane
+from tests.cluster.shared import account_of, apply_rights
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
 MODES = (NodeMode.NVIDIA, NodeMode.GPULOOM)
 WARM_UP_PODS = 50
 
@@ -152,7 +152,7 @@ async def _stage(options: BenchOptions, clock: Clock) -> AsyncIterator[Stage]:
         # Only now is the directory ours alone.
         shutil.rmtree(rounds, ignore_errors=True)
         identities = issue_development_certificates(certificates, CertificateOrder(), clock)
-        await plane.apply(DEPLOY / "rbac")
+        await apply_rights(plane)
         uids = await _create_nodes(client, machines, clock)
         nodes = {machine.spec.node: node_facts(machine, uids[machine.spec.node]) for machine in machines}
         async with discovery_server(tuple(nodes.values()), identities["discovery"], clock) as discovery:
@@ -160,10 +160,8 @@ async def _stage(options: BenchOptions, clock: Clock) -> AsyncIterator[Stage]:
                 directory=rounds,
                 binaries=binaries,
                 certificates=certificates,
-                scheduler_kubeconfig=await plane.service_account_kubeconfig("gpuloom-system", "scheduler"),
-                extender_kubeconfig=await plane.service_account_kubeconfig(
-                    "gpuloom-system", "scheduler-extender"
-                ),
+                scheduler_kubeconfig=await plane.service_account_kubeconfig(*account_of("scheduler")),
+                extender_kubeconfig=await plane.service_account_kubeconfig(*account_of("scheduler-extender")),
                 discovery_address=f"{HOST}:{discovery.port}",
                 clock=clock,
                 shortlist=options.shortlist,

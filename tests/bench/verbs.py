@@ -31,12 +31,12 @@ from gpuloom.runtime.garbage import YOUNG_OBJECTS
 from gpuloom.sim.command import CommandParser, run_command
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.trimming import trim_node, trim_pod
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
 from services.scheduler_extender.state.demand import Learning
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import Verbs
 from tests.bench.launch import SHORTLIST
 from tests.bench.measures import durations
@@ -72,7 +72,7 @@ class Cluster:
         self._clock = SystemClock()
         self._nodes, self._pods = ObjectCache(), ObjectCache()
         self.state = ClusterState(Ledger(90.0), lambda: False, self._clock)
-        self.outcomes = Outcomes(ScoreWeights())
+        self.outcomes = Evaluator(ScoreWeights())
         self.learning = Learning(self.outcomes.fleet)
         self.state.views.keep(self.outcomes.fleet)
         self.state.on_arrival(self.learning.learn)
@@ -95,7 +95,7 @@ class Cluster:
 
     def verbs(self) -> Verbs:
         fleet = self.outcomes.fleet
-        bench = Bench(
+        bench = BindContext(
             self.state.ledger, self.state.views, DecisionLog(self._clock), self._clock, lambda: fleet.prices
         )
         preferences = Preferences(SHORTLIST, self.outcomes, first_shortlist=SHORTLIST)

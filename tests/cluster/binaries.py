@@ -25,7 +25,7 @@ class Binaries:
         """Raise NotFoundError if the folder does not have that program."""
         found = self.folder / name
         if not os.access(found, os.X_OK):
-            builds = "`make kube-assets ARGS=--nodes` builds it"
+            builds = "`make kube-assets ARGS='--nodes --network --helm'` builds it"
             raise NotFoundError(f"{self.folder} has no program {name}; {builds}")
         return found
 

@@ -14,13 +14,15 @@ from gpuloom.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, LEASES, NODE
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.ports import HOST
 from tests.cluster.kubeconfigs import certificate_user, write_kubeconfig
-from tests.cluster.shared import SharedControlPlane
+from tests.cluster.shared import AGENT_NAMESPACE, NAMESPACE, SharedControlPlane
 from tests.cluster.tcp_proxy import TcpProxy
 
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
-_KEPT_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", "gpuloom-system", "default"})
+_KEPT_NAMESPACES = frozenset(
+    {"kube-system", "kube-public", "kube-node-lease", "default", NAMESPACE, AGENT_NAMESPACE}
+)
 _CLOCK = SystemClock()
 
 

@@ -13,9 +13,9 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import astuple, dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError
@@ -28,8 +28,11 @@ from gpuloom.sim.supervisor import ProcessState, RestartPolicy, Supervisor
 from tests.cluster.binaries import Binaries
 from tests.cluster.certificates import Authority, Identity, make_signing_key
 from tests.cluster.kubeconfigs import Server, certificate_user, token_user, write_kubeconfig
+from tests.cluster.network.addresses import API_SERVICE_ADDRESS, CLUSTER_DOMAIN
+from tests.cluster.network.switch import Switch, open_switch
 from tests.cluster.port_use import refuse_used_ports
 from tests.cluster.processes import START_TIMEOUT_S, Credentials, Layout, Ports
+from tests.cluster.rights import audit_flags
 
 LOCK_FILE = ".control-plane"
 ADMIN = Identity("loopback-admin", ("system:masters",))
@@ -37,17 +40,19 @@ TOKEN_LIFETIME_S = 24 * 3600
 
 _SYSTEM_NAMESPACES = ("default", "kube-system", "kube-node-lease")
 _SETTLE_TIMEOUT_S = 20.0
-_PARTS = ("etcd", "logs", "certificates", "kubeconfigs", "schedulers")
+_PARTS = ("etcd", "logs", "certificates", "kubeconfigs", "schedulers", "network")
 # A program that does not come up once says why in its log; trying again would only hide that for longer.
 _POLICY = RestartPolicy(max_early_deaths=1)
 
 
 @dataclass(frozen=True)
 class ControlPlaneOptions:
-    """`ports` None: free ones."""
+    """`ports` None: free ones. `network`: the API server listens where nodes with a network reach it."""
 
     controller_manager: bool = False
     ports: Ports | None = None
+    network: bool = False
+    api_server_flags: Mapping[str, str] = field(default_factory=dict)
 
 
 class ControlPlane:
@@ -60,12 +65,15 @@ class ControlPlane:
         storage: Supervisor,
         supervisor: Supervisor,
         clock: Clock,
+        switch: Switch | None = None,
     ) -> None:
         self._storage = storage
+        self.switch = switch
+        """What nodes connect to whose pods have a network of their own."""
         self.directory = layout.directory
         self.binaries = layout.binaries
         self.supervisor = supervisor
-        self.url = f"https://{HOST}:{layout.ports.api}"
+        self.url = f"https://{layout.host}:{layout.ports.api}"
         self.ports = layout.ports
         self.authority_file = layout.credentials.authority
         """What proves the API server; also what a kubelet asks of its callers."""
@@ -199,14 +207,21 @@ async def open_control_plane(
         if options.ports is not None:
             refuse_used_ports(astuple(options.ports))
         ports = options.ports or Ports(*free_ports(4, random.Random()))
-        authority, credentials = _make_credentials(claim.directory / "certificates", clock)
-        layout = Layout(claim.directory, binaries, ports, credentials, options.controller_manager, clock)
-        # Two: an API server whose etcd ends first waits for it instead of ending.
-        async with (
-            Supervisor(clock, _POLICY, keep_open=(claim.descriptor,)) as storage,
-            Supervisor(clock, _POLICY, keep_open=(claim.descriptor,)) as supervisor,
-        ):
-            plane = ControlPlane(layout, authority, storage, supervisor, clock)
+        async with AsyncExitStack() as stack:
+            switch, host = None, HOST
+            if options.network:
+                switch = await stack.enter_async_context(open_switch(claim.directory / "network", clock))
+                host = switch.addresses.host
+            authority, credentials = _make_credentials(claim.directory / "certificates", host, clock)
+            layout = Layout(claim.directory, binaries, ports, credentials, options.controller_manager, clock)
+            flags = {**audit_flags(claim.directory, ports.api), **options.api_server_flags}
+            layout = replace(layout, host=host, api_server_flags=flags)
+            # Two: an API server whose etcd ends first waits for it instead of ending.
+            storage, supervisor = [
+                await stack.enter_async_context(Supervisor(clock, _POLICY, keep_open=(claim.descriptor,)))
+                for _ in range(2)
+            ]
+            plane = ControlPlane(layout, authority, storage, supervisor, clock, switch)
             await storage.start([[layout.etcd()]])
             await plane.start()
             yield plane
@@ -221,11 +236,12 @@ async def _answers(client: KubeClient, namespace: str) -> bool:
     return True
 
 
-def _make_credentials(folder: Path, clock: Clock) -> tuple[Authority, Credentials]:
+def _make_credentials(folder: Path, host: str, clock: Clock) -> tuple[Authority, Credentials]:
     now = clock.now()
     authority = Authority(folder, "ca", now)
     front_proxy = Authority(folder, "front-proxy-ca", now)
-    hosts = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
+    service = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
+    hosts = ("localhost", *service, f"{service[-1]}.{CLUSTER_DOMAIN}", API_SERVICE_ADDRESS, *{HOST, host})
     credentials = Credentials(
         authority=authority.certificate,
         front_proxy_authority=front_proxy.certificate,

@@ -1,6 +1,6 @@
 """Our services, and simulated kubelets, as processes beside a real control plane.
 
-Every service runs under its own service account with the rules of deploy/rbac, nothing more; the kubelets
+Every service runs under its own service account with the rules of the charts, nothing more; the kubelets
 stand for the cluster's own and run as its administrator.
 """
 
@@ -9,9 +9,9 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -26,7 +26,7 @@ from gpuloom.cli.scheduler_config import (
 from gpuloom.errors import GpuloomError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.resources import NODES
-from gpuloom.roster import ROSTER
+from gpuloom.roster import GRPC, HTTP, ROSTER, Kind
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.audit import AuditReport, audit
@@ -34,14 +34,13 @@ from gpuloom.sim.child_process import Probe, ProcessSpec
 from gpuloom.sim.cluster import create_machines
 from gpuloom.sim.hardware import MachineSpec
 from gpuloom.sim.machine import Machine
-from gpuloom.sim.mesh import clean_environment
+from gpuloom.sim.mesh import central, clean_environment
 from gpuloom.sim.ports import HOST, free_ports
 from gpuloom.sim.probes import answers_ok
 from gpuloom.sim.supervisor import Supervisor
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.shared import DEPLOY
+from tests.cluster.shared import account_of, apply_rights
 
-NAMESPACE = "gpuloom-system"
 ACCOUNTS = (*(service.name.replace("_", "-") for service in ROSTER), "scheduler")
 MAX_PUBLISH_DELAY_S = 3.0
 NODES_LOOKED_AT_A_SECOND = 100
@@ -58,12 +57,31 @@ class MeshOptions:
 
 @dataclass(frozen=True)
 class MeshPorts:
-    extender_https: int
-    extender_grpc: int
-    extender_http: int
-    discovery_grpc: int
-    discovery_http: int
+    """`services`: by service and name of the port, for all but the agents."""
+
     fleet_http: int
+    services: Mapping[str, Mapping[str, int]]
+
+    @property
+    def extender_http(self) -> int:
+        return self.services["scheduler_extender"][HTTP]
+
+    def with_extender_at(self, https: int) -> "MeshPorts":
+        """As whoever calls it there sees them."""
+        extender = {**self.services["scheduler_extender"], "https": https}
+        return replace(self, services={**self.services, "scheduler_extender": extender})
+
+
+def count_ports() -> int:
+    return 1 + sum(len(row.ports) for row in central(ROSTER))
+
+
+def assign_ports(ports: Iterable[int]) -> MeshPorts:
+    left = iter(ports)
+    return MeshPorts(
+        fleet_http=next(left),
+        services={row.name: {port.name: next(left) for port in row.ports} for row in central(ROSTER)},
+    )
 
 
 @dataclass(frozen=True)
@@ -102,38 +120,43 @@ class MeshLayout:
         settings = {
             "GPULOOM_FLEET_MACHINES_DIR": str(self.machines),
             "GPULOOM_FLEET_NODES": ",".join(self.nodes),
+            # A simulated cloud may bring machines later.
+            "GPULOOM_FLEET_FOLLOW": "true",
             "GPULOOM_AGENTS_FILE": str(self.agents_file),
             "GPULOOM_AGENT_SAMPLE_INTERVAL": f"{max(1, len(self.nodes) // NODES_LOOKED_AT_A_SECOND)}s",
         }
         return self._service("agents", "services.node_agent.fleet", settings, self.ports.fleet_http)
 
     def discovery(self, further: Mapping[str, str] | None = None) -> ProcessSpec:
-        settings = {
-            "GPULOOM_AGENTS_FILE": str(self.agents_file),
-            "GPULOOM_GRPC_PORT": str(self.ports.discovery_grpc),
-            **(further or {}),
-        }
-        return self._service("discovery", "services.discovery", settings, self.ports.discovery_http)
+        return self.service("discovery", {"GPULOOM_AGENTS_FILE": str(self.agents_file), **(further or {})})
 
     def extender(self) -> ProcessSpec:
-        settings = {
-            "GPULOOM_EXTENDER_HOST": HOST,
-            "GPULOOM_EXTENDER_PORT": str(self.ports.extender_https),
-            "GPULOOM_DISCOVERY_ADDRESS": f"{HOST}:{self.ports.discovery_grpc}",
-            "GPULOOM_GRPC_PORT": str(self.ports.extender_grpc),
-        }
-        return self._service("extender", "services.scheduler_extender", settings, self.ports.extender_http)
+        return self.service("scheduler_extender")
+
+    def service(self, name: str, further: Mapping[str, str] | None = None) -> ProcessSpec:
+        """Any service but the agent, on the ports of the roster, told where those are that it calls."""
+        row, ports = ROSTER[name], self.ports.services[name]
+        settings = {port.setting: str(ports[port.name]) for port in row.ports}
+        settings |= {port.host_setting: HOST for port in row.ports}
+        for called in ROSTER.called_by(name):
+            if called.kind is not Kind.DAEMON:
+                settings[called.address_setting] = f"{HOST}:{self.ports.services[called.name][GRPC]}"
+        return self._service(row.short, row.module, {**settings, **(further or {})}, ports[HTTP])
 
     def scheduler_config(self, scheduler_name: str) -> str:
         files = tls_files(self.certificates, "kube_scheduler")
         return render_scheduler_config(
             SchedulerConfigOptions(
-                extender_url=f"https://{HOST}:{self.ports.extender_https}",
+                extender_url=f"https://{HOST}:{self.ports.services['scheduler_extender']['https']}",
                 tls=TlsPaths(str(files.cert_file), str(files.key_file), str(files.ca_file)),
                 kubeconfig=str(self.accounts["scheduler"]),
                 scheduler_name=scheduler_name,
             )
         )
+
+    def process(self, name: str, command: tuple[str, ...], ready: Probe) -> ProcessSpec:
+        """Something that is no service of ours."""
+        return self._spec(name, command, {}, ready)
 
     def _service(self, name: str, module: str, settings: Mapping[str, str], http_port: int) -> ProcessSpec:
         identity = module.split(".")[1]
@@ -216,22 +239,22 @@ async def open_foundation(
     """The machines with their kubelets and agents, which all else stands on; what is started beside them
     with the mesh's supervisor ends with them. Raise StartError if a process does not come up.
     """
-    await plane.apply(DEPLOY / "rbac")
-    accounts = {name: await plane.service_account_kubeconfig(NAMESPACE, name) for name in ACCOUNTS}
+    await apply_rights(plane)
+    accounts = {name: await plane.service_account_kubeconfig(*account_of(name)) for name in ACCOUNTS}
     # A short path of its own: the kubelets' sockets lie in it, and such a path may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="gpuloom-") as directory:
         nodes = tuple(machine.node for machine in machines)
-        chosen = free_ports(6 + len(nodes), random.Random())
+        chosen = free_ports(count_ports() + len(nodes), random.Random())
         layout = MeshLayout(
             directory=Path(directory),
             logs=plane.directory / "logs",
             admin=plane.admin_kubeconfig,
             accounts=accounts,
             nodes=nodes,
-            ports=MeshPorts(*chosen[:6]),
+            ports=assign_ports(chosen),
             clock=clock,
         )
-        _write_files(layout, machines, chosen[6:])
+        _write_files(layout, machines, chosen[count_ports() :])
         async with Supervisor(clock) as supervisor, plane.client() as client:
             kubelets = layout.kubelets(_nodes_are_there(client, len(nodes)))
             # The agents ask the kubelets, so these come first.

@@ -6,7 +6,7 @@ Pure but for the probes. Nothing here starts a process.
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +17,7 @@ from gpuloom.sim.ports import HOST
 from gpuloom.sim.probes import TIMEOUT_S, answers_ok
 from tests.cluster.binaries import Binaries
 from tests.cluster.certificates import KeyPair
+from tests.cluster.network.addresses import SERVICE_RANGE
 
 SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc"
 START_TIMEOUT_S = 60.0
@@ -58,6 +59,10 @@ class Layout:
     credentials: Credentials
     with_controllers: bool
     clock: Clock
+    host: str = HOST
+    """Where the API server listens."""
+    api_server_flags: Mapping[str, str] = field(default_factory=dict)
+    """Further ones, which win over ours."""
 
     @property
     def etcd_data(self) -> Path:
@@ -84,12 +89,12 @@ class Layout:
         if not self.with_controllers:
             # Without the controllers no namespace gets the account that this plugin demands.
             disabled.append("ServiceAccount")
-        flags = {
-            "bind-address": HOST,
-            "advertise-address": HOST,
+        flags: dict[str, object] = {
+            "bind-address": self.host,
+            "advertise-address": self.host,
             "secure-port": self.ports.api,
-            "endpoint-reconciler-type": "none",
-            "service-cluster-ip-range": "10.96.0.0/24",
+            "service-cluster-ip-range": SERVICE_RANGE,
+            **self._reaching_pods(),
             "etcd-servers": _http(self.ports.etcd),
             "anonymous-auth": "false",
             "authorization-mode": "Node,RBAC",
@@ -110,9 +115,17 @@ class Layout:
             "service-account-key-file": files.service_accounts.certificate,
             "service-account-signing-key-file": files.service_accounts.key,
             "disable-admission-plugins": ",".join(disabled),
+            **self.api_server_flags,
         }
-        ready = _answers_https(f"https://{HOST}:{self.ports.api}/readyz", self._admin_tls(), self.clock)
+        ready = _answers_https(f"https://{self.host}:{self.ports.api}/readyz", self._admin_tls(), self.clock)
         return self._spec("kube-apiserver", flags, ready)
+
+    def _reaching_pods(self) -> dict[str, object]:
+        if self.host == HOST:
+            # No address that Kubernetes lets an Endpoints object have.
+            return {"endpoint-reconciler-type": "none"}
+        # This machine has no kube-proxy: it reaches pods, such as those of webhooks, without their Service.
+        return {"enable-aggregator-routing": "true", "kubelet-preferred-address-types": "InternalIP"}
 
     def controller_manager(self, kubeconfig: Path) -> ProcessSpec:
         port = self.ports.controller_manager

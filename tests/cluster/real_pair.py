@@ -44,7 +44,7 @@ from tests.cluster.nodes.programs import require_device_plugin
 from tests.cluster.nodes.real_node import Daemon, RealNode
 from tests.cluster.nodes.services import lay_out_services
 from tests.cluster.real_replicas import LEADER, STANDBY, Electorate, open_electorate
-from tests.cluster.shared import DEPLOY
+from tests.cluster.shared import MANIFESTS
 from tests.cluster.test_real_nodes import a_cluster
 from tests.nvml.library import STATE_VARIABLE, Standin
 from tests.nvml.machines import some_gpus, uuid
@@ -135,7 +135,7 @@ async def a_real_pair(folder: Path, library: Path, clock: Clock) -> AsyncIterato
         cluster = await stack.enter_async_context(a_cluster(folder, lines))
         nodes = {node.name: node for node in cluster.nodes}
         layout = await lay_out_services(cluster.plane, [_machine(name) for name in lines], clock)
-        await cluster.plane.apply(DEPLOY / "admission")
+        await cluster.plane.apply(MANIFESTS / "admission.yaml")
         drivers = {name: _driver(folder / f"{name}.state", library, _FIRST_CARD[name]) for name in lines}
         _describe_cards(nodes[OWN])
         await _let_containers_wait_for_the_agent(nodes[OWN])

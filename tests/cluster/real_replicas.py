@@ -15,8 +15,9 @@ from gpuloom.runtime.clock import Clock, deadline
 from gpuloom.sim.ports import free_ports
 from gpuloom.sim.supervisor import ProcessState, Supervisor
 from tests.cluster.leader_proxy import LeaderProxy
-from tests.cluster.mesh import NAMESPACE, MeshLayout
+from tests.cluster.mesh import MeshLayout
 from tests.cluster.replicas import Replica
+from tests.cluster.shared import NAMESPACE
 
 LEADER = "leading extender"
 STANDBY = "standby extender"
@@ -70,7 +71,7 @@ class Electorate:
 
     def seen_by_the_scheduler(self, layout: MeshLayout) -> MeshLayout:
         """As it is for whoever calls the leader, wherever that is."""
-        return replace(layout, ports=replace(layout.ports, extender_https=self.service.port))
+        return replace(layout, ports=layout.ports.with_extender_at(self.service.port))
 
 
 @asynccontextmanager

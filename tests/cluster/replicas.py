@@ -31,7 +31,8 @@ from tests.cluster.api_proxy import ApiProxy, Treatment
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.gpu_pods import a_gpu_pod
 from tests.cluster.leader_proxy import LeaderProxy
-from tests.cluster.mesh import NAMESPACE, Mesh, MeshLayout, open_foundation
+from tests.cluster.mesh import Mesh, MeshLayout, open_foundation
+from tests.cluster.shared import NAMESPACE
 
 _POLL_S = 0.05
 _PATIENCE_S = 120.0
@@ -183,7 +184,7 @@ async def open_replicated_mesh(
         mesh = replace(foundation, extenders=tuple(ports))
         opened = ReplicatedMesh(mesh, replicas, api, service, clock)
         await _start(opened, options)
-        reached = replace(layout, ports=replace(layout.ports, extender_https=service.port))
+        reached = replace(layout, ports=layout.ports.with_extender_at(service.port))
         await plane.start_scheduler(reached.scheduler_config(OWN_SCHEDULER))
         yield opened
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuloom.kube.client import KubeClient
 from gpuloom.runtime.clock import SystemClock
@@ -16,7 +17,26 @@ from tests.cluster.background import BackgroundLoop
 from tests.cluster.binaries import require_binaries
 from tests.cluster.control_plane import ControlPlane, open_control_plane
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
+NAMESPACE = "gpuloom-system"
+AGENT_NAMESPACE = "gpuloom-system-agents"
+
+
+def account_of(service: str) -> tuple[str, str]:
+    """Namespace and name of a service's account, as the manifests have them."""
+    return (AGENT_NAMESPACE if service == "node-agent" else NAMESPACE), f"gpuloom-{service}"
+
+
+async def apply_rights(plane: ControlPlane) -> None:
+    """The accounts and rules of the charts. Namespaces have no level: tests put pods of any kind there."""
+    namespaces = plane.directory / "namespaces.yaml"
+    named = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        for name in (NAMESPACE, AGENT_NAMESPACE)
+    ]
+    namespaces.write_text(yaml.safe_dump_all(named), encoding="utf-8")
+    await plane.apply(namespaces)
+    await plane.apply(MANIFESTS / "rbac.yaml")
 
 
 @dataclass(frozen=True)
@@ -35,14 +55,14 @@ class SharedControlPlane:
 
 @pytest.fixture(scope="session")
 def shared_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedControlPlane]:
-    """With the accounts and rules of deploy/rbac."""
+    """With the accounts and rules of the charts."""
     binaries = require_binaries()
     directory = tmp_path_factory.mktemp("control-plane")
     stack = AsyncExitStack()
 
     async def start() -> ControlPlane:
         plane = await stack.enter_async_context(open_control_plane(binaries, directory, SystemClock()))
-        await plane.apply(DEPLOY / "rbac")
+        await apply_rights(plane)
         return plane
 
     with BackgroundLoop() as background:

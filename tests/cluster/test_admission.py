@@ -28,7 +28,7 @@ from gpuloom.runtime.clock import SystemClock, deadline
 from services.scheduler_extender.adapters.admission_policies import PolicyWatch
 from services.scheduler_extender.metrics import ExtenderMetrics
 from tests.cluster.fake_nodes import FakeNode, create_nodes
-from tests.cluster.shared import DEPLOY, SharedControlPlane
+from tests.cluster.shared import MANIFESTS, SharedControlPlane, account_of
 
 pytestmark = pytest.mark.real
 
@@ -74,7 +74,7 @@ async def admin(shared_control_plane: SharedControlPlane) -> AsyncIterator[KubeC
     async with shared_control_plane.client() as client:
         await create_nodes(client, [FakeNode(NODE, {"nvidia.com/gpu": "8"})])
         await shared_control_plane.background.run_from_loop(
-            shared_control_plane.plane.apply(DEPLOY / "admission")
+            shared_control_plane.plane.apply(MANIFESTS / "admission.yaml")
         )
         await client.create(RUNTIME_CLASSES, {"metadata": {"name": CLASS}, "handler": CLASS})
         await _wait_in_force(client)
@@ -92,7 +92,7 @@ async def admin(shared_control_plane: SharedControlPlane) -> AsyncIterator[KubeC
 async def test_only_the_extender_writes_allocations(
     shared_control_plane: SharedControlPlane, admin: KubeClient
 ) -> None:
-    account = await shared_control_plane.plane.service_account_kubeconfig(NAMESPACE, "scheduler-extender")
+    account = await shared_control_plane.plane.service_account_kubeconfig(*account_of("scheduler-extender"))
     pod = await admin.create(PODS, a_pod(POD, note="1"))
 
     async with shared_control_plane.client(account) as extender:
@@ -173,7 +173,7 @@ async def test_pods_of_users_do_not_see_every_gpu_by_nvidias_runtime_class(admin
 async def test_the_extender_notices_with_its_account_what_is_in_force(
     shared_control_plane: SharedControlPlane, admin: KubeClient
 ) -> None:
-    account = await shared_control_plane.plane.service_account_kubeconfig(NAMESPACE, "scheduler-extender")
+    account = await shared_control_plane.plane.service_account_kubeconfig(*account_of("scheduler-extender"))
     await admin.create(PODS, a_pod(POD))
     registry = CollectorRegistry()
 

@@ -22,7 +22,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlaneOptions, open_control_plane
 from tests.cluster.port_use import refuse_used_ports
 from tests.cluster.processes import Ports
-from tests.cluster.shared import SharedControlPlane
+from tests.cluster.shared import SharedControlPlane, account_of
 
 pytestmark = pytest.mark.real
 
@@ -155,14 +155,14 @@ async def test_users_are_who_their_certificate_or_token_says(
 ) -> None:
     plane = shared_control_plane.plane
     node = plane.kubeconfig_for("system:node:n1", ("system:nodes",))
-    account = await plane.service_account_kubeconfig("gpuloom-system", "discovery")
+    account = await plane.service_account_kubeconfig(*account_of("discovery"))
 
     async with plane.client(node) as client:
         assert await who_am_i(client) == ("system:node:n1", {"system:nodes", "system:authenticated"})
     async with plane.client(account) as client:
         user, groups = await who_am_i(client)
 
-    assert user == "system:serviceaccount:gpuloom-system:discovery"
+    assert user == "system:serviceaccount:gpuloom-system:gpuloom-discovery"
     assert "system:serviceaccounts:gpuloom-system" in groups
 
 

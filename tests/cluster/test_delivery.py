@@ -29,11 +29,11 @@ from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.runtime.clock import SystemClock, deadline
 from services.node_agent.delivery.cdi_folders import CdiFolders
 from services.node_agent.delivery.connection import ConnectionParts, RuntimeConnection
-from services.node_agent.delivery.deliveries import Deliveries
+from services.node_agent.delivery.core.deliveries import Deliveries
+from services.node_agent.delivery.core.verify import NodeFacts
 from services.node_agent.delivery.known_pods import UnknownPods
 from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
-from services.node_agent.delivery.verify import NodeFacts
 from tests.cluster.nodes.configuration import RuntimeLine
 from tests.cluster.nodes.pods import NAMESPACE, a_pod, has_started, wait_started
 from tests.cluster.nodes.real_node import Daemon, RealNode

@@ -46,7 +46,7 @@ from tests.cluster.nodes.pods import (
 )
 from tests.cluster.nodes.real_node import Daemon, RealNode
 from tests.cluster.nodes.services import lay_out_services
-from tests.cluster.shared import DEPLOY
+from tests.cluster.shared import MANIFESTS
 from tests.cluster.test_delivery import refusal
 from tests.cluster.test_real_nodes import a_cluster
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
@@ -196,7 +196,7 @@ async def a_chain(
     async with a_cluster(folder, {NODE: line}) as cluster:
         (node,) = cluster.nodes
         layout = await lay_out_services(cluster.plane, [_two_cards()], CLOCK)
-        await cluster.plane.apply(DEPLOY / "admission")
+        await cluster.plane.apply(MANIFESTS / "admission.yaml")
         await _offer(cluster.client)
         _describe_cards(node)
         loaded = {"LD_LIBRARY_PATH": str(library.parent), STATE_VARIABLE: str(standin.path)}

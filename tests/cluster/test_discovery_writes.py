@@ -22,14 +22,14 @@ from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates,
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.sim.ports import free_ports
 from tests.cluster.fake_nodes import FakeNode, create_nodes
-from tests.cluster.shared import SharedControlPlane
+from tests.cluster.shared import SharedControlPlane, account_of
 from tests.scenarios.discovery.agents import HOST, Script, a_state, serving_agents, with_lost_gpu
 from tests.scenarios.discovery.processes import ReplicaProcess, Surroundings, a_replica, the_elected
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 CLOCK = SystemClock()
-ACCOUNT = ("gpuloom-system", "discovery")
+ACCOUNT = account_of("discovery")
 OURS, PLUGGED, CONTESTED = "writes-ours", "writes-plugged", "writes-contested"
 END = SpotNotice(SpotNoticeKind.INTERRUPTION, datetime(2026, 3, 1, 12, tzinfo=UTC), "aws", "terminate")
 SPOT_ANNOTATIONS = {

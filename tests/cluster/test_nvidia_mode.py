@@ -36,7 +36,6 @@ from gpuloom.sim.probes import answers_ok
 from services.discovery.adapters.agents import GrpcAgents
 from tests.cluster.binaries import require_binaries
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.mesh import NAMESPACE as OWN_NAMESPACE
 from tests.cluster.nodes.configuration import RuntimeLine
 from tests.cluster.nodes.device_plugin import start_device_plugin, wait_offered, write_mig_minors
 from tests.cluster.nodes.pods import (
@@ -48,7 +47,7 @@ from tests.cluster.nodes.pods import (
 )
 from tests.cluster.nodes.programs import require_device_plugin
 from tests.cluster.nodes.real_node import Daemon, RealNode
-from tests.cluster.shared import DEPLOY
+from tests.cluster.shared import account_of, apply_rights
 from tests.cluster.test_real_nodes import a_cluster
 from tests.mesh.waiting import running
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
@@ -326,7 +325,7 @@ def _cut(standin: Standin, node: RealNode, slices: Mapping[str, int]) -> None:
 
 async def _agent(plane: ControlPlane, place: Place, driver: Mapping[str, str], http_port: int) -> ProcessSpec:
     """The agent as on any node: a process of its own, under its own account and certificate."""
-    await plane.apply(DEPLOY / "rbac")
+    await apply_rights(plane)
     issue_development_certificates(place.certificates, CertificateOrder(("node_agent", "discovery")), CLOCK)
     files = tls_files(place.certificates, "node_agent")
     settings = {
@@ -339,7 +338,7 @@ async def _agent(plane: ControlPlane, place: Place, driver: Mapping[str, str], h
         "GPULOOM_GRPC_PORT": str(place.agent.port),
         "GPULOOM_HTTP_HOST": HOST,
         "GPULOOM_HTTP_PORT": str(http_port),
-        "GPULOOM_KUBECONFIG": str(await plane.service_account_kubeconfig(OWN_NAMESPACE, "node-agent")),
+        "GPULOOM_KUBECONFIG": str(await plane.service_account_kubeconfig(*account_of("node-agent"))),
         "GPULOOM_TLS_CERT_FILE": str(files.cert_file),
         "GPULOOM_TLS_KEY_FILE": str(files.key_file),
         "GPULOOM_TLS_CA_FILE": str(files.ca_file),

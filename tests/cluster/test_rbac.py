@@ -1,13 +1,16 @@
 """Every service account can do what its service does, and nothing beyond it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from datetime import timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gpuloom.errors import NotAllowedError
+from gpuloom.catalog.manifests import definitions
+from gpuloom.codec.hold import hold_from_object
+from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.kube.events import EventRecorder
@@ -15,26 +18,33 @@ from gpuloom.kube.informer import Informer
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
 from gpuloom.kube.resources import CONFIGMAPS, EVENTS, LEASES, NODES, PODS, RUNTIME_CLASSES, Resource
+from gpuloom.model.claims import HoldOwner
 from gpuloom.model.gpu import Gpu, GpuHealth
+from gpuloom.model.ledger import Hold
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, ANNOTATION_EPOCH
 from gpuloom.placement.demand import Demand
 from gpuloom.runtime.clock import SystemClock, deadline
 from services.discovery.adapters.informers import observing_nodes
 from services.discovery.adapters.kubernetes import DEFAULT_LABELS
-from services.discovery.cluster import ClusterModel
+from services.discovery.core.cluster import ClusterModel
 from services.discovery.writer.config import WriterConfig
 from services.discovery.writer.metrics import WriterMetrics
 from services.discovery.writer.wiring import Writer, WriterParts
 from services.node_agent.delivery.runtime_class import RuntimeClassReader
 from services.scheduler_extender.adapters.demand import NAME, DemandStore
+from services.scheduler_extender.adapters.holds import HoldFeed, KubernetesHolds
 from services.scheduler_extender.adapters.name_warnings import NameWarnings
 from tests.cluster.fake_nodes import FakeNode, create_nodes
-from tests.cluster.shared import SharedControlPlane
+from tests.cluster.shared import SharedControlPlane, account_of
+from tests.mesh.waiting import running
 
 pytestmark = pytest.mark.real
 
 NAMESPACE = "gpuloom-system"
+DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
 CLOCK = SystemClock()
 REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False)
 
@@ -48,6 +58,7 @@ RESOURCES = (
     *("secrets", "configmaps", "serviceaccounts", "serviceaccounts/token", "events", "namespaces"),
     *("coordination.k8s.io:leases", "policy:poddisruptionbudgets", "apps:deployments"),
     *("rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings"),
+    *("gpuloom.dev:gpuholds", "gpuloom.dev:gpuholds/status", "gpuloom.dev:gpunodeclaims"),
     "node.k8s.io:runtimeclasses",
     "admissionregistration.k8s.io:validatingadmissionpolicies",
     "admissionregistration.k8s.io:validatingadmissionpolicybindings",
@@ -64,6 +75,7 @@ EXPECTED: dict[str, set[Right]] = {
         *((verb, "nodes") for verb in ("list", "watch", "patch")),
         ("create", "pods/binding"),
         ("create", "events"),
+        *((verb, "gpuloom.dev:gpuholds") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     },
 }
 
@@ -89,7 +101,7 @@ async def rights(client: KubeClient) -> set[Right]:
 
 
 async def as_account(shared: SharedControlPlane, name: str) -> KubeClient:
-    return shared.client(await shared.plane.service_account_kubeconfig(NAMESPACE, name))
+    return shared.client(await shared.plane.service_account_kubeconfig(*account_of(name)))
 
 
 @pytest.fixture
@@ -269,6 +281,58 @@ async def test_the_extender_stamps_binds_and_wakes_but_deletes_nothing(
             await client.evict(NAMESPACE, "p")
         with pytest.raises(NotAllowedError):
             await client.patch_status(NODES, "rbac-node", None, {"status": {"capacity": {"cpu": "1"}}})
+
+
+async def test_the_extender_keeps_holds_and_a_renewed_one_is_not_ended_as_expired(
+    shared_control_plane: SharedControlPlane,
+) -> None:
+    """On a server without the kind there is none; with it, whoever knows an older version ends nothing."""
+    hold = Hold("rbac", "rbac-node", HoldOwner("Service", "test"), "test", taken_by="test")
+    async with (
+        await as_account(shared_control_plane, "scheduler-extender") as client,
+        shared_control_plane.client() as admin,
+    ):
+        definition = next(each for each in definitions() if each["spec"]["names"]["kind"] == "GPUHold")
+        # Another test of this control plane may have installed all kinds.
+        await without_definition(admin, "gpuholds.gpuloom.dev")
+        feed, store = HoldFeed(client, CLOCK, prompt=True), KubernetesHolds(client)
+        async with running(feed.run):
+            await feed.relist()
+            assert feed.informer.objects() == []
+        await admin.create(DEFINITIONS, dict(definition))
+        try:
+            taken = await until_served(lambda: store.create(hold, timeout_s=5.0))
+            renewed = await store.renew(taken, CLOCK.now() + timedelta(minutes=1), timeout_s=5.0)
+            with pytest.raises(ConflictError):
+                await store.delete(taken, timeout_s=5.0, at_version=True)
+            async with running(feed.run):
+                await feed.relist()
+                assert [hold_from_object(obj) for obj in feed.informer.objects()] == [renewed]
+            await store.delete(renewed, timeout_s=5.0, at_version=True)
+            with pytest.raises(NotFoundError):
+                await store.renew(renewed, None, timeout_s=5.0)
+        finally:
+            await without_definition(admin, "gpuholds.gpuloom.dev")
+
+
+async def without_definition(admin: KubeClient, name: str) -> None:
+    """Deleting takes a moment: the server clears the kind's objects first."""
+    async with deadline(CLOCK, 30.0):
+        while True:
+            try:
+                await admin.delete(DEFINITIONS, name)
+            except NotFoundError:
+                return
+            await CLOCK.sleep(0.2)
+
+
+async def until_served(create: Callable[[], Awaitable[Hold]]) -> Hold:
+    """A server serves a new kind a moment after it was defined."""
+    while True:
+        try:
+            return await create()
+        except NotFoundError:
+            await asyncio.sleep(0.1)
 
 
 async def test_our_scheduler_keeps_its_own_lease_and_can_not_take_anothers(

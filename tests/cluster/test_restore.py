@@ -14,7 +14,7 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.runtime.clock import SystemClock
 from services.scheduler_extender.adapters.fence import KubernetesFence
-from services.scheduler_extender.adapters.pod_informer import PodFeed
+from services.scheduler_extender.adapters.pod_informer import PodInformer
 from services.scheduler_extender.leadership.takeover import take_over
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, open_control_plane
@@ -33,7 +33,7 @@ def a_pod(name: str) -> JsonObject:
 
 
 @asynccontextmanager
-async def following(feed: PodFeed) -> AsyncIterator[None]:
+async def following(feed: PodInformer) -> AsyncIterator[None]:
     running = asyncio.create_task(feed.run())
     try:
         await feed.informer.wait_synced()
@@ -54,7 +54,7 @@ async def bind(client: KubeClient, pod: JsonObject) -> None:
 
 
 async def restored_after_changes(
-    plane: ControlPlane, client: KubeClient, feed: PodFeed, backup: Path
+    plane: ControlPlane, client: KubeClient, feed: PodInformer, backup: Path
 ) -> None:
     """After the backup a pod was bound, one came and one went; the informer saw all of it."""
     await client.create(NODES, {"metadata": {"name": "n1"}})
@@ -70,7 +70,7 @@ async def restored_after_changes(
 async def test_an_informer_follows_the_restored_state(binaries: Binaries, tmp_path: Path) -> None:
     rewinds: list[bool] = []
     async with open_control_plane(binaries, tmp_path / "plane", CLOCK) as plane, plane.client() as client:
-        feed = PodFeed(client, CLOCK, prompt=True)
+        feed = PodInformer(client, CLOCK, prompt=True)
         feed.informer.on_rewind(lambda: rewinds.append(True))
         async with following(feed):
             await restored_after_changes(plane, client, feed, tmp_path / "backup")
@@ -90,7 +90,7 @@ async def test_a_takeover_right_after_a_restore_knows_the_restored_state_before_
     binaries: Binaries, tmp_path: Path
 ) -> None:
     async with open_control_plane(binaries, tmp_path / "plane", CLOCK) as plane, plane.client() as client:
-        feed = PodFeed(client, CLOCK, prompt=True)
+        feed = PodInformer(client, CLOCK, prompt=True)
         async with following(feed):
             await restored_after_changes(plane, client, feed, tmp_path / "backup")
 

@@ -1,4 +1,4 @@
-"""The files of deploy/scheduler, as a real kube-scheduler and a real API server take them."""
+"""The files of deploy/scheduler, as a real kube-scheduler takes them."""
 
 import subprocess
 from dataclasses import replace
@@ -13,18 +13,12 @@ from gpuloom.cli.scheduler_config import (
     TlsPaths,
     render_scheduler_config,
 )
-from gpuloom.kube.resources import Resource
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.runtime.clock import SystemClock
 from tests.cluster.binaries import Binaries
-from tests.cluster.shared import DEPLOY, SharedControlPlane
 
 pytestmark = pytest.mark.real
 
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
-BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-NAMESPACE = "gpuloom-system"
-NAME = "gpuloom-scheduler"
 PATIENCE_S = 30.0
 KUBECONFIG = {
     "apiVersion": "v1",
@@ -84,14 +78,3 @@ def test_kube_scheduler_refuses_a_second_entry_for_the_same_resources(
 
     assert not taken
     assert "duplicate extender managed resource name" in said
-
-
-async def test_the_api_server_takes_the_deployment(shared_control_plane: SharedControlPlane) -> None:
-    plane = shared_control_plane.plane
-    await shared_control_plane.background.run_from_loop(plane.apply(DEPLOY / "scheduler" / "deployment.yaml"))
-
-    async with shared_control_plane.client() as client:
-        found = await client.get(DEPLOYMENTS, NAME, NAMESPACE)
-        for resource in (DEPLOYMENTS, BUDGETS):
-            await client.delete(resource, NAME, NAMESPACE)
-    assert found["spec"]["replicas"] == 2

@@ -9,10 +9,10 @@ from pathlib import Path
 from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.runtime.clock import SystemClock
+from services.node_agent.core.readings import DriverReading
 from services.node_agent.nvml.driver import NvmlDriver, NvmlOptions
 from services.node_agent.nvml.lane import LaneLimits
 from services.node_agent.nvml.slots import Tiers
-from services.node_agent.readings import DriverReading
 from tests.nvml.library import Standin
 
 Make = Callable[[Mapping[str, object]], Standin]

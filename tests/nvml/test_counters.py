@@ -8,12 +8,12 @@ import pytest
 from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import GpuUsage
 from gpuloom.runtime.clock import FakeClock
+from services.node_agent.core.picture import Picture
+from services.node_agent.core.plausibility import Quantity, sift
+from services.node_agent.core.readings import DriverReading, GpuCounters
 from services.node_agent.nvml.driver import NvmlDriver
 from services.node_agent.nvml.lane import LaneLimits
 from services.node_agent.nvml.slots import Tiers
-from services.node_agent.picture import Picture
-from services.node_agent.plausibility import Quantity, sift
-from services.node_agent.readings import DriverReading, GpuCounters
 from tests.nvml.drivers import QUICK, Make, a_driver, read_until
 from tests.nvml.machines import FUNCTION_NOT_FOUND, NOT_SUPPORTED, counting, some_gpus, uuid
 from tests.unit.node_agent.exporter.builders import a_state

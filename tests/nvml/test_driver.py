@@ -10,7 +10,7 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.topology import PcieLevel
 from gpuloom.model.wiring import GpuWiring, NvLink, NvLinkRemote
-from services.node_agent.readings import Activity, GpuSample, InstanceReading
+from services.node_agent.core.readings import Activity, GpuSample, InstanceReading
 from tests.nvml.drivers import CALM, QUICK, Make, a_driver, healths, read_until
 from tests.nvml.machines import (
     FUNCTION_NOT_FOUND,

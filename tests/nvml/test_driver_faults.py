@@ -10,10 +10,10 @@ from gpuloom.catalog import load_catalog
 from gpuloom.errors import UnavailableError
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.runtime.clock import FakeClock, SystemClock, settle
+from services.node_agent.core.readings import DriverReading
+from services.node_agent.nvml.core.health import SETTLE_S
 from services.node_agent.nvml.driver import DriverReplacedError, NvmlDriver
-from services.node_agent.nvml.health import SETTLE_S
 from services.node_agent.nvml.lane import LaneLimits
-from services.node_agent.readings import DriverReading
 from tests.mesh.waiting import until
 from tests.nvml.drivers import QUICK, Make, a_driver, healths, read_until
 from tests.nvml.library import Standin

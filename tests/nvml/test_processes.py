@@ -8,9 +8,9 @@ import pytest
 from gpuloom.errors import UnavailableError
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.mig import MigPlacement
+from services.node_agent.core.readings import Process
 from services.node_agent.nvml.lane import LaneLimits
 from services.node_agent.nvml.slots import Tiers
-from services.node_agent.readings import Process
 from tests.nvml.drivers import QUICK, Make, a_driver, healths, read_until
 from tests.nvml.machines import FUNCTION_NOT_FOUND, GPU_IS_LOST, mig_machine, some_gpus, uuid
 

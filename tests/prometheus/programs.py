@@ -1,4 +1,4 @@
-"""Prometheus and promtool from Debian's package, unpacked into the cache of the node tests.
+"""Prometheus, promtool and amtool from Debian's packages, unpacked into the cache of the node tests.
 
 The suite is the first whose Prometheus bounds the age of samples by query (2.43), which our client needs.
 
@@ -8,7 +8,7 @@ Nothing is installed. Where they can't be had, a test is skipped, or fails where
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,15 +18,25 @@ from tests.cluster.assets.build import cache_folder
 from tests.cluster.binaries import REQUIRE_REAL
 from tests.cluster.nodes.packages import apt_of_suite
 
-PACKAGES = ("prometheus", "promtool")
 SUITE = "trixie"
-PROGRAMS = ("prometheus", "promtool")
+_PACKAGES = {"prometheus": ("prometheus", "promtool"), "alertmanager": ("prometheus-alertmanager",)}
+_PROGRAMS = {"prometheus": ("prometheus", "promtool"), "alertmanager": ("amtool",)}
 
 
 def require_prometheus(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder with both programs."""
+    """The folder with Prometheus and promtool."""
+    return _require("prometheus", environ)
+
+
+def require_alertmanager(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder with amtool."""
+    return _require("alertmanager", environ)
+
+
+def _require(name: str, environ: Mapping[str, str]) -> Path:
+    folder = cache_folder(environ).parents[1] / "node-packages" / f"{name}-{SUITE}"
     try:
-        return fetch_prometheus(cache_folder(environ).parents[1] / "node-packages")
+        return _fetch(folder, _PACKAGES[name], _PROGRAMS[name])
     except NotFoundError as error:
         reason = f"THE TESTS WITH PROMETHEUS DID NOT RUN: {error}"
         if environ.get(REQUIRE_REAL) == "1":
@@ -34,18 +44,17 @@ def require_prometheus(environ: Mapping[str, str] = os.environ) -> Path:
         pytest.skip(reason)
 
 
-def fetch_prometheus(cache: Path) -> Path:
-    """Raise NotFoundError if the package can't be had."""
-    folder = cache / f"prometheus-{SUITE}"
+def _fetch(folder: Path, packages: Sequence[str], programs: Sequence[str]) -> Path:
+    """Raise NotFoundError if a package can't be had."""
     if folder.exists():
         return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as work:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         apt = apt_of_suite(SUITE, Path(work))
-        tree = apt.unpack([apt.download(package) for package in PACKAGES])
+        tree = apt.unpack([apt.download(package) for package in packages])
         complete = Path(work) / "complete"
         complete.mkdir()
-        for name in PROGRAMS:
+        for name in programs:
             shutil.copy2(tree / "usr/bin" / name, complete / name)
         _move(complete, folder)
     return folder

@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,22 @@ class Prometheus:
     session: aiohttp.ClientSession
 
     async def query(self, expression: str) -> Series:
-        async with self.session.get(f"{self.url}/api/v1/query", params={"query": expression}) as answer:
+        """Of an instant vector, or a scalar, which has no labels."""
+        data = await self._ask("query", {"query": expression})
+        if data["resultType"] == "scalar":
+            return [({}, float(data["result"][1]))]
+        return [(item["metric"], float(item["value"][1])) for item in data["result"]]
+
+    async def types(self) -> dict[str, str]:
+        """Of all families that targets declare, also of those that have no series yet."""
+        data = await self._ask("metadata", {})
+        return {name: entries[0]["type"] for name, entries in data.items()}
+
+    async def _ask(self, what: str, parameters: Mapping[str, str]) -> Any:
+        async with self.session.get(f"{self.url}/api/v1/{what}", params=parameters) as answer:
             body: dict[str, Any] = await answer.json()
-        assert body["status"] == "success", body
-        return [(item["metric"], float(item["value"][1])) for item in body["data"]["result"]]
+        assert body["status"] == "success", (body, parameters)
+        return body["data"]
 
     async def until(self, expression: str, satisfied: Callable[[Series], bool]) -> Series:
         """The first answer that satisfies. TimeoutError if none does for long."""
@@ -58,22 +70,41 @@ async def running(
 ) -> AsyncIterator[Prometheus]:
     """Without a port it scrapes nothing."""
     (port,) = free_ports(1, random.Random())
-    config = folder / "prometheus.yaml"
     targets = [{"targets": [f"{HOST}:{exporter_port}"]}]
     job = {"job_name": JOB, "scrape_interval": _INTERVAL, "scrape_timeout": _INTERVAL}
     jobs = [] if exporter_port is None else [{**job, "static_configs": targets}]
-    config.write_text(yaml.safe_dump({"scrape_configs": jobs}))
+    started = Started(program, folder, port, clock, more_flags or {})
+    async with running_with({"scrape_configs": jobs}, started) as prometheus:
+        yield prometheus
+
+
+@dataclass(frozen=True)
+class Started:
+    """How and where it is started."""
+
+    program: Path
+    folder: Path
+    port: int
+    clock: SystemClock
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def running_with(configuration: Mapping[str, Any], started: Started) -> AsyncIterator[Prometheus]:
+    folder, port, clock = started.folder, started.port, started.clock
+    config = folder / "prometheus.yaml"
+    config.write_text(yaml.safe_dump(dict(configuration)))
     flags = {
         "config.file": config,
         "storage.tsdb.path": folder / "data",
         "web.listen-address": f"{HOST}:{port}",
         "web.console.templates": folder,
         "web.console.libraries": folder,
-        **(more_flags or {}),
+        **started.flags,
     }
     spec = ProcessSpec(
         name="prometheus",
-        argv=(str(program), *(f"--{name}={value}" for name, value in flags.items())),
+        argv=(str(started.program), *(f"--{name}={value}" for name, value in flags.items())),
         log_path=folder / "prometheus.log",
         environment={"PATH": os.environ.get("PATH", ""), "HOME": str(folder)},
         working_dir=folder,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
-from services.node_agent.exporter.families import DEFAULT_FAMILIES, Kind
+from services.node_agent.exporter.core.exposition import NodePage, PageFormat, device_block, exposition
+from services.node_agent.exporter.core.families import DEFAULT_FAMILIES, Kind
 from tests.unit.node_agent.exporter.builders import a_full_picture
 
 pytestmark = pytest.mark.real

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.ports import HOST
+from services.node_agent.exporter.core.exposition import PageFormat
 from services.node_agent.exporter.exporter import Exporter
-from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
 from tests.prometheus.server import JOB, Prometheus, running

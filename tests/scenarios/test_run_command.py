@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuloom.roster import ROSTER
+from gpuloom.sim.mesh import central
+
+PROCESSES = 8 + len(central(ROSTER))
+"""With two nodes: API, cloud, kubelets, scheduler, player, two agents, those of new machines, services."""
 LONGEST_RUN_S = 60.0
 
 
@@ -92,7 +97,7 @@ def test_ctrl_c_ends_all_processes_with_a_summary_and_the_directory_is_free_agai
         process.send_signal(signal.SIGINT)
         summary, _ = process.communicate(timeout=LONGEST_RUN_S)
 
-    assert len(during) == 8
+    assert len(during) == PROCESSES
     assert second.returncode == 3
     assert second.stderr == (
         f"gpuloom run: another `gpuloom run` is using {run_directory}; "
@@ -105,7 +110,7 @@ def test_ctrl_c_ends_all_processes_with_a_summary_and_the_directory_is_free_agai
 
 def test_ctrl_c_during_the_start_leaves_nothing_behind(run_directory: Path) -> None:
     with running("--nodes", "2", "--dir", str(run_directory)) as process:
-        wait_for_line(process, "starting 8 processes")
+        wait_for_line(process, "processes for 2 simulated nodes")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=LONGEST_RUN_S)
 

@@ -38,6 +38,7 @@ from gpuloom.model.claims import (
     ReservationState,
     ReservedRequest,
 )
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.objects import LabelSelector
 from gpuloom.model.policies import CapacityType
@@ -60,10 +61,13 @@ def gpu_hold_spec_to_json(spec: GpuHoldSpec) -> Json:
             "gpuUUID": target.gpu_uuid,
             "migProfile": None if target.mig is None else target.mig.profile,
             "migStart": None if target.mig is None else target.mig.start,
+            "milli": target.milli if target.milli < MILLI_PER_GPU else None,
+            "memoryMib": target.memory_mib,
         },
         "owner": {"kind": owner.kind, "namespace": owner.namespace, "name": owner.name, "uid": owner.uid},
         "reason": spec.reason,
         "expiresAt": time_text(spec.expires),
+        "takenBy": spec.taken_by,
     }
 
 
@@ -127,6 +131,7 @@ def _hold(fields: Fields) -> GpuHoldSpec:
         owner=fields.need("owner", part(_owner)),
         reason=fields.need("reason", name(1024)),
         expires=fields.get("expiresAt", moment),
+        taken_by=fields.get("takenBy", text(MAX_LABEL)),
     )
 
 
@@ -136,11 +141,18 @@ def _target(fields: Fields) -> HoldTarget:
     # Read as less than was meant, a hold would give away what it holds; so it is refused.
     if (profile is None) != (start is None) or (profile is not None and gpu_uuid is None):
         raise InvalidRequestError(f"{fields.where}: migProfile and migStart go together, and with gpuUUID")
+    milli = fields.get_or("milli", whole(1, MILLI_PER_GPU), MILLI_PER_GPU)
+    memory_mib = fields.get("memoryMib", whole(1, MAX_MEMORY_MIB))
+    is_share = milli < MILLI_PER_GPU or memory_mib is not None
+    if is_share and (gpu_uuid is None or profile is not None):
+        raise InvalidRequestError(f"{fields.where}: milli and memoryMib go with gpuUUID, without migProfile")
     return HoldTarget(
         node_name=fields.need("nodeName", name()),
         node_uid=fields.get("nodeUID", text(_UID)),
         gpu_uuid=gpu_uuid,
         mig=None if profile is None or start is None else MigPlacement(profile=profile, start=start),
+        milli=milli,
+        memory_mib=memory_mib,
     )
 
 

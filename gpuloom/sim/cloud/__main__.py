@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def run() -> None:
         machines = MachineRoom(options.machines, catalog)
-        async with CloudServer(state, SystemClock(), machines, port=options.port) as server:
+        async with CloudServer(
+            state, SystemClock(), machines, host=options.host, port=options.port
+        ) as server:
             sys.stdout.write(f"listening on {server.url}\n")
             sys.stdout.flush()
             async with asyncio.TaskGroup() as tasks:
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(prog="python -m gpuloom.sim.cloud", description="A simulated cloud.")
     add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--port", type=int, required=True, help="port to listen on; 0 picks a free one")
     add("--machines", type=Path, required=True, metavar="DIR", help="where instances become machines")
     add("--provider", default="aws", help="whose instance types of the catalogue are offered (default aws)")

@@ -44,13 +44,20 @@ class CloudServer:
     """Use as an async context manager, and `run` beside it. `machines` None: instances have no machines."""
 
     def __init__(
-        self, state: CloudState, clock: Clock, machines: MachineRoom | None = None, *, port: int = 0
+        self,
+        state: CloudState,
+        clock: Clock,
+        machines: MachineRoom | None = None,
+        *,
+        port: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
         self.state = state
         self.faults = CloudFaults()
         self._clock = clock
         self._machines = machines
         self._port = port
+        self._host = host
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -85,7 +92,7 @@ class CloudServer:
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        await web.TCPSite(self._runner, self._host, self._port).start()
         host, port = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         return self

@@ -63,7 +63,7 @@ class MachineView:
 def admit(pod: JsonObject, machine: MachineView, rng: random.Random) -> tuple[HostedContainer, ...] | Refusal:
     try:
         if machine.hardware.spec.mode is NodeMode.GPULOOM:
-            containers = _from_allocation(pod)
+            containers = _existing(_from_allocation(pod), machine.hardware)
         else:
             containers = _from_plugin(pod, machine, rng)
         if isinstance(containers, Refusal) or not containers:
@@ -112,6 +112,18 @@ def _from_plugin(
             )
         taken[resource] = rng.sample(free, count)
     return _hand_out(pod, taken)
+
+
+def _existing(
+    containers: tuple[HostedContainer, ...] | Refusal, hardware: Hardware
+) -> tuple[HostedContainer, ...] | Refusal:
+    """A slice that is not there now can't be given."""
+    for container in () if isinstance(containers, Refusal) else containers:
+        for held in container.devices:
+            if not hardware.has(held.device):
+                text = f"the GPU has no MIG instance {held.device.mig}"
+                return Refusal("CreateContainerError", text, RESOURCE_GPU_MILLI)
+    return containers
 
 
 def _from_allocation(pod: JsonObject) -> tuple[HostedContainer, ...] | Refusal:

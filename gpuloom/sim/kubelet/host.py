@@ -16,12 +16,15 @@ from gpuloom.runtime.clock import Clock
 from gpuloom.sim.duration import parse_duration_s
 from gpuloom.sim.journal import EntryKind, Journal, JournalEntry, missing_entries
 from gpuloom.sim.kubelet.devices import MachineView, Refusal, admit
+from gpuloom.sim.layouts import layout_lock
 from gpuloom.sim.load import LoadProfile
 from gpuloom.sim.machine import HostedPod, Machine
 
 ANNOTATION_DURATION = "sim.gpuloom.dev/duration"
 ANNOTATION_OUTCOME = "sim.gpuloom.dev/outcome"
 ANNOTATION_LOAD = "sim.gpuloom.dev/load"
+ANNOTATION_MEMORY = "sim.gpuloom.dev/memory"
+"""The share of its memory that a pod uses."""
 ANNOTATION_SIGTERM = "sim.gpuloom.dev/sigterm"
 """`ignored`: its containers run until their grace is over."""
 
@@ -77,6 +80,10 @@ class Host:
 
     def admit(self, pod: JsonObject) -> None:
         """Take the pod in with its devices, or record why not; it is hosted either way."""
+        with layout_lock(self.machine.directory):
+            self._admit(pod)
+
+    def _admit(self, pod: JsonObject) -> None:
         ref = _pod_ref(pod)
         view = MachineView(self.machine.hardware, self.machine.faults(), tuple(self._counted()))
         outcome = admit(pod, view, self._rng(ref, "devices"))
@@ -172,12 +179,9 @@ class Host:
 
     def _load(self, ref: PodRef, annotations: Mapping[str, str]) -> LoadProfile:
         rng = self._rng(ref, "load")
-        level_ratio = rng.uniform(0.35, 0.95)
-        try:
-            level_ratio = min(1.0, max(0.0, float(annotations[ANNOTATION_LOAD])))
-        except (KeyError, ValueError):
-            pass
-        return LoadProfile(level_ratio, rng.uniform(0.4, 0.95), rng.randrange(2**31))
+        level_ratio = _ratio(annotations.get(ANNOTATION_LOAD), rng.uniform(0.35, 0.95))
+        memory_ratio = _ratio(annotations.get(ANNOTATION_MEMORY), rng.uniform(0.4, 0.95))
+        return LoadProfile(level_ratio, memory_ratio, rng.randrange(2**31))
 
     def _rng(self, ref: PodRef, purpose: str) -> random.Random:
         """By name, not by UID, so that equal seeds give equal runs."""
@@ -185,6 +189,13 @@ class Host:
 
     def _time(self) -> str:
         return format_micro_time(self._clock.now())
+
+
+def _ratio(text: str | None, otherwise: float) -> float:
+    try:
+        return min(1.0, max(0.0, float(text or "")))
+    except ValueError:
+        return otherwise
 
 
 def _holds(hosted: HostedPod) -> bool:

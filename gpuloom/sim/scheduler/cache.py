@@ -6,21 +6,21 @@ Pure. An assumed pod counts like a bound one until it is seen bound, is gone, or
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpuloom.sim.scheduler.filters import NodeUse
-from gpuloom.sim.scheduler.objects import Amounts, SchedulableNode, SchedulablePod
+from gpuloom.placement.constraints.neighbours import Neighbours
+from gpuloom.placement.constraints.objects import NodeUse, SchedulableNode, SchedulablePod
 
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
     node: str
-    requests: Amounts
+    pod: SchedulablePod
     assumed: bool
 
 
 @dataclass(slots=True)
 class _Totals:
     requested: dict[str, int] = field(default_factory=dict)
-    pods: int = 0
+    pods: dict[str, SchedulablePod] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class ClusterCache:
     _nodes: dict[str, SchedulableNode] = field(default_factory=dict)
     _placements: dict[str, _Placement] = field(default_factory=dict)
     _totals: dict[str, _Totals] = field(default_factory=dict)
+    _apart: int = 0
+    """How many placed pods have anti-affinity."""
 
     def set_node(self, node: SchedulableNode) -> None:
         self._nodes[node.name] = node
@@ -47,14 +49,24 @@ class ClusterCache:
 
     def use_of(self, node: str) -> NodeUse:
         totals = self._totals.get(node, _Totals())
-        return NodeUse(dict(totals.requested), totals.pods)
+        return NodeUse(dict(totals.requested), len(totals.pods))
+
+    def neighbours(self, pod: SchedulablePod) -> Neighbours | None:
+        """The pods of all nodes as they matter to this one; None if none does."""
+        if not pod.minds_neighbours and not self._apart:
+            return None
+        nodes = (
+            (node, tuple(self._totals[name].pods.values()) if name in self._totals else ())
+            for name, node in sorted(self._nodes.items())
+        )
+        return Neighbours(pod, nodes)
 
     def assume(self, pod: SchedulablePod, node: str) -> None:
-        self._place(pod.uid, _Placement(node, pod.requests, assumed=True))
+        self._place(pod.uid, _Placement(node, pod, assumed=True))
 
     def observe(self, pod: SchedulablePod, node: str) -> None:
         """Seen on a node: the truth, wherever it was assumed."""
-        self._place(pod.uid, _Placement(node, pod.requests, assumed=False))
+        self._place(pod.uid, _Placement(node, pod, assumed=False))
 
     def forget_assumed(self, uid: str) -> bool:
         """The bind failed. A pod that was meanwhile seen bound stays; False says so."""
@@ -76,8 +88,12 @@ class ClusterCache:
 
     def _count(self, placement: _Placement, sign: int) -> None:
         totals = self._totals.setdefault(placement.node, _Totals())
-        totals.pods += sign
-        for name, amount in placement.requests.items():
+        if sign > 0:
+            totals.pods[placement.pod.uid] = placement.pod
+        else:
+            del totals.pods[placement.pod.uid]
+        self._apart += sign * bool(placement.pod.anti_affinity)
+        for name, amount in placement.pod.requests.items():
             totals.requested[name] = totals.requested.get(name, 0) + sign * amount
-        if totals.pods == 0:
+        if not totals.pods:
             del self._totals[placement.node]

@@ -17,11 +17,11 @@ from gpuloom.errors import GpuloomError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.parse import format_time
 from gpuloom.model.node import PodRef
+from gpuloom.placement.constraints.filters import refusals
+from gpuloom.placement.constraints.objects import SchedulablePod
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.scheduler.cache import ClusterCache
 from gpuloom.sim.scheduler.extender import MAX_BINDS_AT_ONCE, Extender
-from gpuloom.sim.scheduler.filters import refusals
-from gpuloom.sim.scheduler.objects import SchedulablePod
 from gpuloom.sim.scheduler.queue import QueuedPod, SchedulingQueue
 from gpuloom.sim.scheduler.verdict import (
     choose,
@@ -127,8 +127,11 @@ class SchedulerLoop:
     def _filter_in_tree(self, pod: SchedulablePod) -> tuple[list[str], list[str]]:
         feasible: list[str] = []
         reasons: list[str] = []
+        neighbours = self._state.cache.neighbours(pod)
         for node, use in self._state.cache.nodes():
             refused = refusals(pod, node, use)
+            if not refused and neighbours is not None:
+                refused = neighbours.refusals(node)
             reasons += refused
             if not refused:
                 feasible.append(node.name)

@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpuloom.sim.scheduler.objects import SchedulablePod
+from gpuloom.placement.constraints.objects import SchedulablePod
 
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 10.0

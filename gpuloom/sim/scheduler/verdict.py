@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuloom.kube.objects import JsonObject
-from gpuloom.sim.scheduler.filters import NodeUse
-from gpuloom.sim.scheduler.objects import CPU, MEMORY, SchedulableNode, SchedulablePod
+from gpuloom.placement.constraints.objects import CPU, MEMORY, NodeUse, SchedulableNode, SchedulablePod
 
 MAX_NODE_SCORE = 100
 EXTENDER_SCALE = 10

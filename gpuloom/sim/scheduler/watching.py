@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Callable
 
+from gpuloom.codec.scheduling import schedulable_node, schedulable_pod
+from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
 from gpuloom.sim.scheduler.loop import SchedulerState
-from gpuloom.sim.scheduler.objects import parse_node, parse_pod
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +42,8 @@ class ClusterFollower:
             self._state.cache.remove_node(name)
             return
         try:
-            self._state.cache.set_node(parse_node(change.new))
-        except ValueError as error:
+            self._state.cache.set_node(schedulable_node(change.new))
+        except InvalidRequestError as error:
             _log.warning("node ignored", extra={"node": name, "error": str(error)})
             self._state.cache.remove_node(name)
             return
@@ -58,14 +59,14 @@ class ClusterFollower:
     def _bound(self, pod: JsonObject) -> None:
         self._state.queue.remove(uid_of(pod))
         try:
-            self._state.cache.observe(parse_pod(pod), _node_of(pod))
-        except ValueError as error:
+            self._state.cache.observe(schedulable_pod(pod), _node_of(pod))
+        except InvalidRequestError as error:
             _log.warning("pod not counted", extra={"pod": "/".join(key_of(pod)), "error": str(error)})
 
     def _pending(self, pod: JsonObject, *, changed: bool) -> None:
         try:
-            self._state.queue.put(parse_pod(pod), self._monotonic(), changed=changed)
-        except ValueError as error:
+            self._state.queue.put(schedulable_pod(pod), self._monotonic(), changed=changed)
+        except InvalidRequestError as error:
             _log.warning("pod ignored", extra={"pod": "/".join(key_of(pod)), "error": str(error)})
             return
         self._state.changed.set()

@@ -8,7 +8,7 @@ from gpuloom.runtime.parsers import Address
 from services.discovery.adapters.kubernetes import PlaceLabels, cluster_node, internal_address
 from services.discovery.adapters.pods import agent_pod, node_pod
 from services.discovery.agents import AgentPods, WantedAgents
-from services.discovery.cluster import ClusterModel
+from services.discovery.core.cluster import ClusterModel
 
 Handler = Callable[[Change], None]
 

@@ -1,6 +1,6 @@
 """Nodes as discovery needs them, from Kubernetes' JSON."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -11,6 +11,13 @@ from gpuloom.codec.facts import (
     MAX_LABELS,
     MAX_PROVIDER_ID_LENGTH,
     MAX_TAINTS,
+)
+from gpuloom.codec.node_labels import (
+    INSTANCE_TYPE_LABELS,
+    REGION_LABELS,
+    ZONE_LABELS,
+    capacity_type,
+    first_label,
 )
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
@@ -23,7 +30,7 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_GPU,
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
-from services.discovery.nodes import ClusterNode
+from services.discovery.core.nodes import ClusterNode
 
 # GPU Feature Discovery says with it which nodes' GPUs are wired into one NVLink domain.
 NVLINK_DOMAIN_LABEL = "nvidia.com/gpu.clique"
@@ -31,9 +38,6 @@ NVLINK_DOMAIN_LABEL = "nvidia.com/gpu.clique"
 RACK_LABEL = "topology.kubernetes.io/rack"
 
 _GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
-_REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
-_ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
-_INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _MODES = {mode.value: mode for mode in (NodeMode.NVIDIA, NodeMode.GPULOOM)}
 # Dozens a node, for other programs: nobody selects by them, and some change at every start of their writer.
 _DESCRIPTIVE_LABELS = (
@@ -43,25 +47,6 @@ _DESCRIPTIVE_LABELS = (
     "nvidia.com/cuda.",
     "nvidia.com/gfd.",
     "nvidia.com/gpu.deploy.",
-)
-
-_SPOT, _ON_DEMAND, _RESERVED = "spot", "on-demand", "reserved"
-_PAID = {_SPOT: _SPOT, _ON_DEMAND: _ON_DEMAND, _RESERVED: _RESERVED}
-# Ours first, then Karpenter's, then each cloud's own; the first that says something known decides.
-_CAPACITY_LABELS: tuple[tuple[str, Mapping[str, str]], ...] = (
-    ("gpu-autoscaler.io/capacity-type", _PAID),
-    ("karpenter.sh/capacity-type", _PAID),
-    (
-        "eks.amazonaws.com/capacityType",
-        {"SPOT": _SPOT, "ON_DEMAND": _ON_DEMAND, "CAPACITY_BLOCK": _RESERVED},
-    ),
-    ("cloud.google.com/gke-spot", {"true": _SPOT}),
-    ("cloud.google.com/gke-preemptible", {"true": _SPOT}),
-    (
-        "cloud.google.com/gke-provisioning",
-        {"spot": _SPOT, "preemptible": _SPOT, "standard": _ON_DEMAND, "reservation": _RESERVED},
-    ),
-    ("kubernetes.azure.com/scalesetpriority", {"spot": _SPOT, "regular": _ON_DEMAND}),
 )
 
 
@@ -95,7 +80,7 @@ def cluster_node(node: JsonObject, place_labels: PlaceLabels = DEFAULT_LABELS) -
     return ClusterNode(
         name=name,
         uid=uid,
-        mode=_MODES.get(_first(labels, LABEL_MODE), NodeMode.UNKNOWN),
+        mode=_MODES.get(first_label(labels, LABEL_MODE), NodeMode.UNKNOWN),
         offers_nvidia=any(
             _offered(value) > 0
             for resource, value in allocatable.items()
@@ -120,15 +105,15 @@ def _place(
 ) -> NodePlace:
     taints = spec.get("taints") or ()
     return NodePlace(
-        region=_first(labels, *_REGION_LABELS),
-        zone=_first(labels, *_ZONE_LABELS),
-        rack=_first(labels, place_labels.rack),
-        nvlink_domain=_first(labels, place_labels.nvlink_domain),
-        capacity_type=_capacity_type(labels),
-        instance_type=_first(labels, *_INSTANCE_TYPE_LABELS),
+        region=first_label(labels, *REGION_LABELS),
+        zone=first_label(labels, *ZONE_LABELS),
+        rack=first_label(labels, place_labels.rack),
+        nvlink_domain=first_label(labels, place_labels.nvlink_domain),
+        capacity_type=capacity_type(labels),
+        instance_type=first_label(labels, *INSTANCE_TYPE_LABELS),
         unschedulable=spec.get("unschedulable") is True,
         taints=tuple(
-            Taint(_first(taint, "key"), _first(taint, "value"), _first(taint, "effect"))
+            Taint(first_label(taint, "key"), first_label(taint, "value"), first_label(taint, "effect"))
             for taint in taints[:MAX_TAINTS]
         ),
         cpu_milli=_known(allocatable.get("cpu"), quantity_milli),
@@ -140,7 +125,7 @@ def _place(
 
 def _provider_id(spec: JsonObject) -> str:
     """Half of a name would be another machine's."""
-    name = _first(spec, "providerID")
+    name = first_label(spec, "providerID")
     return name if len(name) <= MAX_PROVIDER_ID_LENGTH else ""
 
 
@@ -155,19 +140,6 @@ def _selectable(labels: JsonObject) -> tuple[tuple[str, str], ...]:
         and len(value) <= MAX_LABEL_VALUE_LENGTH
     )
     return tuple(islice(chosen, MAX_LABELS))
-
-
-def _capacity_type(labels: JsonObject) -> str:
-    for label, meanings in _CAPACITY_LABELS:
-        meaning = meanings.get(_first(labels, label))
-        if meaning is not None:
-            return meaning
-    return ""
-
-
-def _first(texts: JsonObject, *keys: str) -> str:
-    """The first of these that is there; empty if none is."""
-    return next((value for key in keys if isinstance(value := texts.get(key), str) and value), "")
 
 
 def _object(parent: JsonObject, key: str) -> JsonObject:

@@ -21,7 +21,7 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
 from services.discovery.agents import AgentPod
-from services.discovery.pods import Asked, NodePod
+from services.discovery.core.pods import Asked, NodePod
 
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 _ANNOTATIONS = "gpuloom.dev/"

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from gpuloom.kube.leader import LeaderSettings
+from gpuloom.kube.leadership import LeadershipConfig, leadership_group
 from gpuloom.runtime.config import setting
-from gpuloom.runtime.parsers import boolean, integer, text
+from gpuloom.runtime.parsers import boolean
 
 
 @dataclass(frozen=True)
@@ -15,31 +15,5 @@ class WriterConfig:
         parse=boolean,
         help="Whether this replica may be elected to write mode, resources, health and spot notices to nodes",
     )
-    lease_namespace: str = setting(
-        "GPULOOM_DISCOVERY_LEASE_NAMESPACE",
-        default="gpuloom-system",
-        parse=text,
-        help="Namespace of the lease by which the writing replica is elected",
-    )
-    lease_name: str = setting(
-        "GPULOOM_DISCOVERY_LEASE_NAME",
-        default="gpuloom-discovery",
-        parse=text,
-        help="Name of that lease; discovery's Role names it, too",
-    )
-    lease_duration_s: int = setting(
-        "GPULOOM_DISCOVERY_LEASE_DURATION",
-        default=6,
-        parse=integer(2, 60),
-        help="Seconds after which a silent writing replica is replaced",
-    )
-
-    def lease_settings(self) -> LeaderSettings:
-        duration_s = self.lease_duration_s
-        return LeaderSettings(
-            lease_duration_s=duration_s,
-            renew_deadline_s=duration_s * 2 / 3,
-            retry_period_s=duration_s / 6,
-            request_timeout_s=duration_s / 3,
-            margin_s=duration_s / 12,
-        )
+    # Always elected: a second discovery on the same cluster is nothing unusual, wherever it runs.
+    leadership: LeadershipConfig = leadership_group("discovery", election=True)

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.runtime.clock import Clock
-from services.discovery.cluster import TrustChange
-from services.discovery.findings import Cause, Finding
-from services.discovery.writer.advice import event_message, event_reason
+from services.discovery.core.cluster import TrustChange
+from services.discovery.core.findings import Cause, Finding
+from services.discovery.writer.core.advice import event_message, event_reason
 
 # A new node, or an agent that is replaced, passes through these in seconds: with a thousand nodes, a rollout
 # would bury what needs a person.

@@ -1,35 +1,25 @@
 """Puts the writer together: every replica stands for election, and the elected one writes."""
 
 import asyncio
-import logging
-import secrets
-import socket
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpuloom.errors import GpuloomError, NotReadyError
-from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient
-from gpuloom.kube.errors import LeadershipLostError
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer
-from gpuloom.kube.leader import LeaderElector
+from gpuloom.kube.leadership import Leadership, OnLoss
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NODES
 from gpuloom.runtime.app import App
-from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock
-from services.discovery.cluster import Changes, ClusterModel
+from services.discovery.core.cluster import Changes, ClusterModel
 from services.discovery.writer.config import WriterConfig
 from services.discovery.writer.events import TrustEvents
 from services.discovery.writer.metrics import WriterMetrics
 from services.discovery.writer.nodes import NodeWriter
 
-_log = logging.getLogger(__name__)
-
 _WRITE_TIMEOUT_S = 5.0
-_LEAST_WRITE_S = 0.2
-_LOOK_EVERY_S = 0.2
 
 
 def _always() -> bool:
@@ -52,27 +42,17 @@ class Writer:
     def __init__(
         self, parts: WriterParts, config: WriterConfig, clock: Clock, metrics: WriterMetrics
     ) -> None:
-        identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._parts = parts
-        self._clock = clock
         self._metrics = metrics
+        self._leadership = Leadership(parts.client, config.leadership, clock, os.environ, OnLoss.STAND_AGAIN)
         self._elected = False
-        self._backoff = Backoff(1.0, 30.0)
-        self._elector = LeaderElector(
-            parts.client,
-            config.lease_namespace,
-            config.lease_name,
-            identity,
-            clock,
-            config.lease_settings(),
-        )
         self._recorder = EventRecorder(
-            parts.client, "gpuloom-discovery", identity, clock, registry=metrics.registry
+            parts.client, "gpuloom-discovery", self._leadership.identity, clock, registry=metrics.registry
         )
         self._events = TrustEvents(self._recorder, parts.nodes.get, clock)
-        patcher = StatusPatcher(parts.client, self._elector.leader_until_s, clock)
+        patcher = StatusPatcher(parts.client, self._leadership)
         self._nodes = NodeWriter(parts.nodes, parts.model.desired, patcher, clock, metrics)
-        parts.nodes.on_change(self._node_changed)
+        parts.nodes.on_change(self._nodes.loop.observe)
 
     def observe(self, changes: Changes) -> None:
         """What the model published."""
@@ -83,54 +63,34 @@ class Writer:
             self._events.tell(changes.distrust)
 
     async def run(self) -> None:
-        while not self._parts.ready():
-            await self._clock.sleep(_LOOK_EVERY_S)
-        while True:
-            try:
-                await self._elector.run(self._write)
-            except LeadershipLostError as error:
-                _log.warning("not elected to write any more", extra={"reason": str(error)})
-            except GpuloomError as error:
-                _log.warning("writing stopped, standing for election again", extra={"reason": str(error)})
-            await self._clock.sleep(self._backoff.next_delay_s())
+        await self._leadership.run(self._write, self._parts.ready)
+
+    def stuck_reason(self) -> str | None:
+        """While another replica writes, what is due here waits for good."""
+        return self._nodes.loop.stuck_reason() if self._elected else None
 
     async def _write(self) -> None:
-        self._backoff.reset()
         self._elected = True
         self._metrics.elected.set(1)
         self._events.start(self._parts.model.standing_distrust())
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._nodes.run())
+                group.create_task(self._nodes.loop.run())
                 group.create_task(self._recorder.run())
         finally:
             self._elected = False
             self._metrics.elected.set(0)
 
-    def _node_changed(self, change: Change) -> None:
-        name = change.key[1]
-        if change.new is None:
-            self._nodes.forget(name)
-        else:
-            self._nodes.touch(name)
-
 
 class StatusPatcher:
-    """Sends a patch only while nobody else can be elected, with a timeout that ends before somebody is.
+    """Sends a patch only while nobody else can be elected, with a timeout that ends before somebody is."""
 
-    A process that was stopped in between does not know that it was: it asks here, right before it sends.
-    """
-
-    def __init__(self, client: KubeClient, elected_until_s: Callable[[], float], clock: Clock) -> None:
+    def __init__(self, client: KubeClient, leadership: Leadership) -> None:
         self._client = client
-        self._elected_until_s = elected_until_s
-        self._clock = clock
+        self._leadership = leadership
 
     async def patch(self, name: str, patch: JsonObject, resource_version: str) -> JsonObject:
-        left_s = self._elected_until_s() - self._clock.monotonic()
-        if left_s < _LEAST_WRITE_S:
-            raise NotReadyError("too little is left of the lease to write within it")
-        timeout_s = min(_WRITE_TIMEOUT_S, left_s)
+        timeout_s = self._leadership.write_timeout_s(_WRITE_TIMEOUT_S)
         return await self._client.patch_status(
             NODES, name, None, patch, resource_version=resource_version, timeout_s=timeout_s
         )
@@ -150,4 +110,5 @@ def start_writer(app: App, config: WriterConfig, parts: WriterParts) -> Writer |
 
     writer = Writer(replace(parts, ready=ready), config, app.clock, WriterMetrics(app.registry))
     app.add_loop("writer", writer.run)
+    app.add_liveness("writer", writer.stuck_reason)
     return writer

@@ -21,8 +21,8 @@ from gpuloom.kubelet.podresources_pb2 import (
 from gpuloom.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.names import RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
-from services.node_agent.attribution.ownership import device_order
-from services.node_agent.claims import ClaimedDevice, GpuClaims
+from services.node_agent.attribution.core.ownership import device_order
+from services.node_agent.core.claims import ClaimedDevice, GpuClaims
 from services.node_agent.ports import PodDevices
 
 _TIMEOUT_S = 5.0

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuloom.codec.allocation import decode_allocation
 from gpuloom.codec.pod import kubelet_reports_end
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
+from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import PodRef
+from gpuloom.names import ANNOTATION_ALLOCATION
 from services.node_agent.adapters.pod_index import IndexedPod, NodePods, PodIndex
 from services.node_agent.ports import NamedPod, PodNames
 
@@ -34,6 +37,7 @@ class _View:
     refs: Mapping[str, PodRef] = field(default_factory=dict)
     containers: Mapping[tuple[str, str], str] = field(default_factory=dict)
     alive: frozenset[str] = frozenset()
+    given: Mapping[str, Mapping[DeviceRef, int]] = field(default_factory=dict)
 
 
 class InformedPods:
@@ -71,6 +75,10 @@ class InformedPods:
     def is_alive(self, uid: str) -> bool:
         return uid in self._current().alive
 
+    def given_of(self, uid: str) -> Mapping[DeviceRef, int]:
+        """Thousandths of devices that this pod's own allocation gives it; nothing if that is not known."""
+        return self._current().given.get(uid, {})
+
     def _current(self) -> _View:
         node = self._pods.of(self._node_name)
         if node.version != self._viewed_version:
@@ -83,6 +91,7 @@ def _view(node: NodePods) -> _View:
     refs: dict[str, PodRef] = {}
     containers: dict[tuple[str, str], str] = {}
     alive: set[str] = set()
+    given: dict[str, Mapping[DeviceRef, int]] = {}
     hashes = _static_pods(node.pods.values())
     for key, indexed in node.pods.items():
         pod, uid = indexed.pod, uid_of(indexed.pod)
@@ -93,7 +102,20 @@ def _view(node: NodePods) -> _View:
         containers |= {(each, container_id): name for each in own for container_id, name in ids.items()}
         if not _has_ended(pod):
             alive |= set(own)
-    return _View(names, refs, containers, frozenset(alive))
+        if allocated := _given(pod, uid):
+            given[uid] = allocated
+    return _View(names, refs, containers, frozenset(alive), given)
+
+
+def _given(pod: JsonObject, uid: str) -> Mapping[DeviceRef, int]:
+    record = _dict(metadata_of(pod).get("annotations")).get(ANNOTATION_ALLOCATION)
+    if not isinstance(record, str):
+        return {}
+    try:
+        allocation = decode_allocation(record)
+    except InvalidRequestError:
+        return {}
+    return {each.device: each.milli for each in allocation.devices} if allocation.pod_uid == uid else {}
 
 
 def _static_pods(pods: Iterable[IndexedPod]) -> dict[str, str]:

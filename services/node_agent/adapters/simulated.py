@@ -1,7 +1,6 @@
 """A simulated machine as GPU driver, as container runtime and as the host of its processes."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -9,6 +8,7 @@ from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import Holder, HolderSource, PodPresence
 from gpuloom.runtime.clock import Clock
+from gpuloom.sim.energy import EnergyMeter
 from gpuloom.sim.load import DeviceProcess
 from gpuloom.sim.machine import Machine, Readings
 from services.node_agent.adapters.simulated_readings import (
@@ -18,8 +18,8 @@ from services.node_agent.adapters.simulated_readings import (
     sample_of,
     wiring_of,
 )
+from services.node_agent.core.readings import DriverReading, GpuSample, Process
 from services.node_agent.ports import ProcessOwner
-from services.node_agent.readings import DriverReading, GpuSample, Process
 
 DRIVER_VERSION = "simulated"
 PROCESS_NAME = "python3"
@@ -30,17 +30,17 @@ class SimulatedDriver:
         self._machine = machine
         self._clock = clock
         self._wiring = wiring_of(machine.hardware)
-        self._energy_j: dict[str, float] = defaultdict(float)
-        self._read_at_s = clock.monotonic()
+        self._energy = EnergyMeter(machine.directory, clock.now().timestamp())
 
     async def read(self) -> DriverReading:
-        readings = await _read(self._machine, self._clock.now())
-        self._count_energy(readings)
+        now = self._clock.now()
+        readings = await _read(self._machine, now)
+        energy_j = await self._count_energy(readings, now)
         return DriverReading(
             gpus=readings.gpus,
             usage=readings.usage,
             topology=self._machine.hardware.topology,
-            samples=self._samples(readings),
+            samples=self._samples(readings, energy_j),
             activity=activity_of(readings),
             instances=instances_of(readings),
             processes=_by_gpu(readings),
@@ -59,20 +59,21 @@ class SimulatedDriver:
         }
         return tuple(process for found in _by_gpu(readings).values() for process in found), lost
 
-    def _samples(self, readings: Readings) -> dict[str, GpuSample]:
+    async def _count_energy(self, readings: Readings, now: datetime) -> dict[str, float]:
+        power_w = {usage.gpu_uuid: usage.power_w or 0.0 for usage in readings.usage}
+        try:
+            return await asyncio.to_thread(self._energy.count, power_w, now.timestamp())
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UnavailableError(f"the energy of the simulated machine is not known: {error}") from error
+
+    def _samples(self, readings: Readings, energy_j: Mapping[str, float]) -> dict[str, GpuSample]:
         gpus = {gpu.uuid: gpu for gpu in readings.gpus}
         linked = {wiring.gpu_uuid for wiring in self._wiring if wiring.links}
         return {
-            uuid: sample_of(gpus[uuid], usage, self._energy_j[uuid], uuid in linked)
+            uuid: sample_of(gpus[uuid], usage, energy_j[uuid], uuid in linked)
             for usage in readings.usage
             for uuid in (usage.gpu_uuid,)
         }
-
-    def _count_energy(self, readings: Readings) -> None:
-        now_s = self._clock.monotonic()
-        for usage in readings.usage:
-            self._energy_j[usage.gpu_uuid] += (usage.power_w or 0.0) * (now_s - self._read_at_s)
-        self._read_at_s = now_s
 
 
 class SimulatedRuntime:

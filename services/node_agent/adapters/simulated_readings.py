@@ -11,7 +11,7 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuUsage
 from gpuloom.model.wiring import GpuWiring, NvLink, NvLinkRemote
 from gpuloom.sim.hardware import Hardware
 from gpuloom.sim.machine import Readings
-from services.node_agent.readings import Activity, GpuCounters, GpuSample, InstanceReading
+from services.node_agent.core.readings import Activity, GpuCounters, GpuSample, InstanceReading
 
 _IDLE_CLOCK_MHZ = 210
 _FULL_CLOCK_MHZ = 1410

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gpuloom.errors import GpuloomError
 from gpuloom.model.process import GpuProcess
-from services.node_agent.attribution.ownership import OwnedProcess, own
+from services.node_agent.attribution.core.ownership import OwnedProcess, own
+from services.node_agent.core.readings import DriverReading, Process
 from services.node_agent.ports import PodDirectory, ProcessOwner, ProcessTable
-from services.node_agent.readings import DriverReading, Process
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpuloom.codec.device import MAX_PODS_PER_NODE
 from gpuloom.errors import UnavailableError
 from gpuloom.model.node import PodPresence
-from services.node_agent.attribution.cgroup import (
+from services.node_agent.attribution.core.cgroup import (
     is_above_pods,
     is_quality_class,
     may_be_above,

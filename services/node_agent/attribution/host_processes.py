@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpuloom.codec.machine import MAX_PROCESSES_PER_NODE
 from gpuloom.errors import UnavailableError
-from services.node_agent.attribution.cgroup import MAX_CGROUP_BYTES, PodCgroup, pod_of_cgroup
+from services.node_agent.attribution.core.cgroup import MAX_CGROUP_BYTES, PodCgroup, pod_of_cgroup
 from services.node_agent.ports import ProcessOwner
 
 _MAX_STAT_BYTES = 4096

@@ -13,7 +13,7 @@ import yaml
 
 from gpuloom.codec.fields import JsonObject, as_object, list_field, object_field, shown, text_field
 from gpuloom.errors import InvalidRequestError
-from services.node_agent.delivery.edits import DeviceNode, Edits, Hook, Moment, Mount, NodeNumbers
+from services.node_agent.delivery.core.edits import DeviceNode, Edits, Hook, Moment, Mount, NodeNumbers
 
 MAX_SPEC_BYTES = 2 * 1024 * 1024
 MAX_DEVICES = 1024

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuloom.errors import InvalidRequestError, NotFoundError
 from services.node_agent.delivery.cdi import MAX_SPEC_BYTES, Spec, read_spec
-from services.node_agent.delivery.edits import Edits, NodeNumbers, combine, with_numbers
+from services.node_agent.delivery.core.edits import Edits, NodeNumbers, combine, with_numbers
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from gpuloom.model.node import Delivery, Holder
 from gpuloom.runtime.clock import Clock
 from services.node_agent.delivery.config import DeliveryWay
+from services.node_agent.delivery.core.way import Sight, delivery_of, may_need_environment
 from services.node_agent.delivery.known_pods import PodSource, holder_by_environment
 from services.node_agent.delivery.runtime_class import RuntimeClassReader
-from services.node_agent.delivery.way import Sight, delivery_of, may_need_environment
 from services.node_agent.ports import Runtime
 
 _log = logging.getLogger(__name__)

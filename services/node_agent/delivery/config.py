@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuloom.runtime.config import setting
 from gpuloom.runtime.parsers import choice, comma_list, text
-from services.node_agent.delivery.handlers import (
+from services.node_agent.delivery.core.handlers import (
     NVIDIA_HANDLERS,
     SETTING_ALLOWED,
     SETTING_REFUSED,
@@ -78,6 +78,12 @@ class DeliveryConfig:
         parse=_names,
         help="Whose pods may use those handlers all the same, as NAMESPACE or NAMESPACE/SERVICEACCOUNT, "
         "for instance gpu-operator; the agent's own namespace always may",
+    )
+    mps_dir: Path = setting(
+        "GPULOOM_AGENT_MPS_DIR",
+        default=Path("/run/gpuloom/mps"),
+        parse=_path,
+        help="Folder of the host with the pipes of MPS daemons; the same path for agent and containers",
     )
     pod_namespace: str = setting(
         "GPULOOM_POD_NAMESPACE",

@@ -14,10 +14,9 @@ from gpuloom.names import NRI_PLUGIN
 from gpuloom.nri.nri_pb2 import RegisterPluginRequest
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
-from services.node_agent.delivery import ttrpc
-from services.node_agent.delivery.deliveries import Deliveries
-from services.node_agent.delivery.metrics import DeliveryMetrics
-from services.node_agent.delivery.mux import (
+from services.node_agent.delivery.core import ttrpc
+from services.node_agent.delivery.core.deliveries import Deliveries
+from services.node_agent.delivery.core.mux import (
     PLUGIN_CONNECTION,
     RUNTIME_CONNECTION,
     Frame,
@@ -25,6 +24,7 @@ from services.node_agent.delivery.mux import (
     WireError,
     encode_frame,
 )
+from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import Plugin, UnknownCallError
 
 _log = logging.getLogger(__name__)

@@ -7,16 +7,16 @@ from typing import Protocol
 from gpuloom.errors import InvalidRequestError, NotAllowedError, UnavailableError
 from gpuloom.kube.informer import Informer
 from gpuloom.model.node import Holder, HolderSource
-from services.node_agent.delivery.comparison import Requested
-from services.node_agent.delivery.pod_specs import (
+from services.node_agent.delivery.core.comparison import Requested
+from services.node_agent.delivery.core.pod_specs import (
     GivenByEnvironment,
     Seat,
     given_by_environment,
     requested,
     service_account,
 )
+from services.node_agent.delivery.core.verify import Delivered
 from services.node_agent.delivery.runtime_class import ObjectReader
-from services.node_agent.delivery.verify import Delivered
 
 NOT_SHOWN = (
     "Kubernetes has not shown this pod to the node agent yet, so what it asks for can't be compared with its "

@@ -4,7 +4,7 @@ Decides nothing itself: `verify` says whether a container gets devices, `cdi_fol
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,13 +16,14 @@ from gpuloom.model.allocation import Allocation
 from gpuloom.model.node import PodRef
 from gpuloom.names import ANNOTATION_ALLOCATION, ANNOTATION_DELIVERED
 from gpuloom.nri import nri_pb2 as pb
-from services.node_agent.delivery.adjustment import adjustment
-from services.node_agent.delivery.deliveries import Deliveries
-from services.node_agent.delivery.edits import Edits
-from services.node_agent.delivery.handlers import HandlerRules
+from services.node_agent.delivery.core.adjustment import adjustment
+from services.node_agent.delivery.core.deliveries import Deliveries
+from services.node_agent.delivery.core.edits import Edits, combine
+from services.node_agent.delivery.core.enforcement import mps_edits
+from services.node_agent.delivery.core.handlers import HandlerRules
+from services.node_agent.delivery.core.verify import Asking, Delivered, NodeFacts, device_names, verify
 from services.node_agent.delivery.known_pods import PodSource
 from services.node_agent.delivery.metrics import DeliveryMetrics, Outcome
-from services.node_agent.delivery.verify import Asking, Delivered, NodeFacts, device_names, verify
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class DeliveryParts:
     device_kind: str
     metrics: DeliveryMetrics
     handlers: HandlerRules = field(default_factory=HandlerRules)
+    mps_dir: str = "/run/gpuloom/mps"
 
 
 class Plugin:
@@ -120,7 +122,7 @@ class Plugin:
         fields = {"pod": str(asking.pod), "pod_uid": pod.uid, "container": container.name}
         try:
             self._refuse_handler(pod.runtime_handler, asking.pod)
-            allocation, edits = self._decide(asking)
+            allocation, edits = self._decide(asking, pod.annotations)
         except (NotAllowedError, NotFoundError) as error:
             self._parts.metrics.count(Outcome.REFUSED)
             _log.warning("a container is not created", extra={**fields, "reason": str(error)})
@@ -140,7 +142,7 @@ class Plugin:
         if found:
             raise NotAllowedError(found)
 
-    def _decide(self, asking: Asking) -> tuple[Allocation | None, Edits]:
+    def _decide(self, asking: Asking, annotations: Mapping[str, str]) -> tuple[Allocation | None, Edits]:
         if asking.allocation is None:
             return None, Edits()
         if self._deliveries.unknown_reason:
@@ -151,7 +153,9 @@ class Plugin:
         if allocation is None:
             return None, Edits()
         names = device_names(allocation, facts.gpus)
-        return allocation, self._parts.devices.edits(self._parts.device_kind, names)
+        gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+        sharing = mps_edits(allocation, gpus, annotations, self._parts.mps_dir)
+        return allocation, combine((self._parts.devices.edits(self._parts.device_kind, names), sharing))
 
     def _held(self) -> tuple[Delivered, ...]:
         """Who has devices, by us or by environment; a pod counts once."""

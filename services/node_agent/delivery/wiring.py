@@ -10,13 +10,13 @@ from services.node_agent.delivery.cdi_folders import CdiFolders
 from services.node_agent.delivery.chooser import Chooser, ChooserParts, ChosenRuntime
 from services.node_agent.delivery.config import DeliveryConfig, DeliveryWay
 from services.node_agent.delivery.connection import ConnectionParts, RuntimeConnection
-from services.node_agent.delivery.deliveries import Deliveries
+from services.node_agent.delivery.core.deliveries import Deliveries
+from services.node_agent.delivery.core.pod_specs import Seat
+from services.node_agent.delivery.core.verify import NodeFacts, given_by_others
 from services.node_agent.delivery.known_pods import Cluster, KnownPods, PodSource, UnknownPods
 from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
-from services.node_agent.delivery.pod_specs import Seat
 from services.node_agent.delivery.runtime_class import RuntimeClassReader
-from services.node_agent.delivery.verify import NodeFacts, given_by_others
 from services.node_agent.node import Node
 from services.node_agent.ports import PodDirectory, Runtime
 
@@ -83,7 +83,9 @@ class _Start:
         config, clock, name = self._config, self._app.clock, self._node.state.node_name
         folders = CdiFolders(config.cdi_folders)
         handlers = config.handler_rules()
-        parts = DeliveryParts(self._facts, pods, folders, config.cdi_kind, self._metrics, handlers)
+        parts = DeliveryParts(
+            self._facts, pods, folders, config.cdi_kind, self._metrics, handlers, str(config.mps_dir)
+        )
         plugin = Plugin(parts, self._deliveries)
         runtime = ConnectionParts(config.nri_socket, clock, self._metrics, chooser.set_connected)
         connection = RuntimeConnection(runtime, plugin, self._deliveries)

@@ -14,10 +14,10 @@ import aiohttp
 
 from gpuloom.errors import GpuloomError, InvalidRequestError, UnavailableError
 from gpuloom.runtime.clock import Clock, deadline
-from services.node_agent.exporter.dcgm_reading import DcgmReading, merge, parse_dcgm
+from services.node_agent.core.readings import DriverReading, Process
+from services.node_agent.exporter.core.dcgm_reading import DcgmReading, merge, parse_dcgm
 from services.node_agent.exporter.metrics import ExporterMetrics, Outcome
 from services.node_agent.ports import GpuDriver
-from services.node_agent.readings import DriverReading, Process
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from gpuloom.model.node import NodeState
 from gpuloom.runtime.clock import Clock
-from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
+from services.node_agent.core.picture import Picture
+from services.node_agent.exporter.core.exposition import NodePage, PageFormat, device_block, exposition
 from services.node_agent.exporter.metrics import ExporterMetrics
-from services.node_agent.picture import Picture
 
 # The text repeats itself so much that more effort hardly makes it smaller.
 _GZIP_LEVEL = 1

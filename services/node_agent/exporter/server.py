@@ -13,8 +13,8 @@ from aiohttp import web
 
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock
+from services.node_agent.exporter.core.exposition import CONTENT_TYPE
 from services.node_agent.exporter.exporter import Exporter
-from services.node_agent.exporter.exposition import CONTENT_TYPE
 from services.node_agent.exporter.metrics import ExporterMetrics
 
 _log = logging.getLogger(__name__)

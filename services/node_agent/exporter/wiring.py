@@ -9,11 +9,11 @@ from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.informer import Informer
 from gpuloom.runtime.app import App
 from services.node_agent.exporter.config import ExporterConfig, ExporterMode
-from services.node_agent.exporter.counters_file import read_choice
+from services.node_agent.exporter.core.counters_file import read_choice
+from services.node_agent.exporter.core.detection import DcgmPods
+from services.node_agent.exporter.core.exposition import PageFormat
 from services.node_agent.exporter.dcgm_reader import DcgmReader, FilledDriver, ReaderParts
-from services.node_agent.exporter.detection import DcgmPods
 from services.node_agent.exporter.exporter import Exporter, Note, Shown
-from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
 from services.node_agent.ports import GpuDriver

@@ -6,13 +6,13 @@ from dataclasses import replace
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.topology import Topology
 from gpuloom.model.wiring import GpuWiring
-from services.node_agent.nvml.health import instance_fault
+from services.node_agent.core.readings import Activity, DriverReading, InstanceReading, Process
+from services.node_agent.nvml.core.health import instance_fault
+from services.node_agent.nvml.core.topology import WiredGpu, Wiring, topology_of
 from services.node_agent.nvml.ledger import Ledger, Memory
 from services.node_agent.nvml.processes import ListedProcess
 from services.node_agent.nvml.roster import Member
-from services.node_agent.nvml.topology import WiredGpu, Wiring, topology_of
 from services.node_agent.nvml.usage import usage_of
-from services.node_agent.readings import Activity, DriverReading, InstanceReading, Process
 
 
 def reading_of(ledger: Ledger, driver_version: str, hears_xids: bool = True) -> DriverReading:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped, unused-ignore]
 
-from services.node_agent.nvml.failure import (
+from services.node_agent.nvml.core.failure import (
     GPU_IS_LOST,
     RESET_REQUIRED,
     SESSION_CODES,

@@ -5,9 +5,9 @@ Most of it comes by the one call that reads fields. A value that the driver does
 
 from collections.abc import Iterator, Mapping
 
+from services.node_agent.core.readings import GpuCounters
 from services.node_agent.nvml.binding import Handle, nvml, optional
 from services.node_agent.nvml.fields import Field, Fields
-from services.node_agent.readings import GpuCounters
 
 # NVML's number of the field that has each counter.
 _FIELDS: Mapping[str, int] = {

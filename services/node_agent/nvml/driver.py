@@ -7,32 +7,37 @@ and now and then while a GPU is lost, because a GPU that was reset shows itself 
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from gpuloom.catalog import Catalog
 from gpuloom.errors import UnavailableError
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.runtime.clock import Clock
+from services.node_agent.core.readings import DriverReading, Process
 from services.node_agent.nvml.account import processes_of, reading_of
 from services.node_agent.nvml.binding import NvmlError, failure_of
-from services.node_agent.nvml.device_ids import device_of
-from services.node_agent.nvml.failure import LIBRARY_MISMATCH, SESSION_CODES
+from services.node_agent.nvml.core.device_ids import device_of
+from services.node_agent.nvml.core.failure import LIBRARY_MISMATCH, SESSION_CODES
+from services.node_agent.nvml.cutting import Card
 from services.node_agent.nvml.inventory import SYSFS
 from services.node_agent.nvml.keeper import BOOT_ID, Keeper
 from services.node_agent.nvml.lane import Lane, LaneLimits, Outcome, wait_for
 from services.node_agent.nvml.ledger import GONE, Ledger, Place
 from services.node_agent.nvml.session import Listing, Look, Session
 from services.node_agent.nvml.slots import HUNG, Answer, Slot, Tiers
-from services.node_agent.readings import DriverReading, Process
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 _SLOW = "the GPU did not answer in time"
 _NOT_LISTED = "this driver can't list processes"
+_LET_GO = "the driver is let go while a GPU is reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class NvmlDriver:
         self._ever_opened = False
         self._reopen_wait_s = self._options.first_reopen_s
         self._reopen_at_s = 0.0
+        self._resting: DriverReading | None = None
 
     async def __aenter__(self) -> Self:
         if self._keeper is not None:
@@ -97,6 +103,8 @@ class NvmlDriver:
 
     async def read(self) -> DriverReading:
         """Raise UnavailableError if the driver as a whole does not answer."""
+        if self._resting is not None:
+            return self._resting
         async with self._turn:
             session = await self._opened()
             await self._look_at_all(session)
@@ -123,6 +131,55 @@ class NvmlDriver:
             await wait_for(self._clock, self._options.patience_s, *started)
             answers = {_place(slot).uuid: self._absorb(slot) for slot in self._slots}
             return self._sorted_out(answers)
+
+    async def perform(self, gpu_uuid: str, job: Callable[[Card], T], patience_s: float) -> T:
+        """Run a job on this GPU beside its samples; those that follow read its layout anew.
+
+        Raise what the job raises, UnavailableError if it does not answer in time or can't be started.
+        """
+        if self._resting is not None:
+            raise UnavailableError(_LET_GO)
+        async with self._turn:
+            session = await self._opened()
+            if any(slot.known is None and slot.failure is None for slot in self._slots):
+                await self._look_at_all(session)
+            slot = next((slot for slot in self._slots if _place(slot).uuid == gpu_uuid), None)
+            if slot is None or slot.known is None:
+                raise UnavailableError("the driver does not show this GPU")
+            slot.writes.take()
+            started = slot.writes.start(partial(job, session.card(slot.known)))
+        if started is None:
+            raise UnavailableError("an earlier call for this GPU hangs")
+        await wait_for(self._clock, patience_s, started)
+        slot.read_all_next()
+        if not started.done():
+            raise UnavailableError(f"the driver did not answer for this GPU within {patience_s:g} s")
+        outcome = started.result()
+        slot.writes.take()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value  # type: ignore[return-value]  # a lane carries jobs of all kinds
+
+    async def rest(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Let go of the driver while this is done: a reset fails for as long as anybody has it open.
+
+        What was known is shown meanwhile, without usage. Raise UnavailableError if a call is under way.
+        """
+        reading = await self.read()
+        async with self._turn:
+            if self._in_flight():
+                raise UnavailableError("a call of the driver is under way")
+            self._resting = replace(reading, usage=(), samples={}, activity={}, processes={})
+            try:
+                session, self._session = self._session, None
+                if session is not None:
+                    lane: Lane[None] = Lane("close", self._clock, self._options.limits)
+                    closing = lane.start(partial(_close, session, self._slots))
+                    await wait_for(self._clock, self._options.open_patience_s, closing)
+                    self._hear(session)
+                await work()
+            finally:
+                self._resting = None
 
     def device_of_id(self, device_id: str) -> DeviceRef:
         """The device that NVIDIA's device plugin means by its id."""

@@ -8,9 +8,9 @@ from collections.abc import Container
 from ctypes import c_void_p, cast
 
 from services.node_agent.nvml.binding import Handle, NvmlError, code_of, is_gone, nvml
-from services.node_agent.nvml.failure import TIMEOUT
+from services.node_agent.nvml.core.failure import TIMEOUT
+from services.node_agent.nvml.core.xids import PendingXids, XidEvent
 from services.node_agent.nvml.processes import instance_number
-from services.node_agent.nvml.xids import PendingXids, XidEvent
 
 _PAUSE_S = 1.0
 _STOP_S = 2.0

@@ -6,9 +6,9 @@ A figure is what happened between two samples, so the first sample of a device g
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from services.node_agent.core.readings import Activity
 from services.node_agent.nvml.binding import Handle, NvmlError, nvml, optional
 from services.node_agent.nvml.inventory import MIB
-from services.node_agent.readings import Activity
 
 # NVML's numbers of the metrics: shares in percent, then traffic in MiB a second.
 _SHARES = (1, 2, 5, 10)

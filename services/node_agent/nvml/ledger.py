@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.mig import MigPlacement
-from services.node_agent.nvml.failure import Failure
-from services.node_agent.nvml.health import (
+from services.node_agent.nvml.core.failure import Failure
+from services.node_agent.nvml.core.health import (
     Condition,
     XidFault,
     answered,
@@ -19,13 +19,13 @@ from services.node_agent.nvml.health import (
     judge_failure,
     report_xids,
 )
+from services.node_agent.nvml.core.topology import Wiring
+from services.node_agent.nvml.core.xids import XidEvent
 from services.node_agent.nvml.mig import MigLayout
 from services.node_agent.nvml.processes import ListedProcess
 from services.node_agent.nvml.record import KeptGpu, Record
 from services.node_agent.nvml.roster import Member, Roster, enroll
 from services.node_agent.nvml.session import Look
-from services.node_agent.nvml.topology import Wiring
-from services.node_agent.nvml.xids import XidEvent
 
 GONE = "the driver no longer shows this GPU"
 

@@ -19,7 +19,7 @@ from services.node_agent.nvml.binding import (
     optional,
     text,
 )
-from services.node_agent.nvml.failure import INVALID_ARGUMENT, NOT_FOUND, Failure
+from services.node_agent.nvml.core.failure import INVALID_ARGUMENT, NOT_FOUND, Failure
 from services.node_agent.nvml.usage import Memory, read_memory
 
 _NAME_PREFIX = "MIG "
@@ -36,6 +36,7 @@ class Profile:
     compute_slices: int
     memory_mib: int
     media: bool
+    max_count: int = 0
 
 
 Profiles = Mapping[int, Profile]
@@ -71,7 +72,7 @@ def read_layout(handle: Handle, profiles: Profiles, model: GpuModel | None) -> M
         found = [
             (_instance(info, profile, devices, model), int(info.id))
             for profile in profiles.values()
-            for info in _instances(handle, profile.id)
+            for _, info in read_instances(handle, profile.id)
         ]
     except NvmlError as error:
         if is_gone(error):
@@ -111,8 +112,14 @@ def read_profiles(handle: Handle) -> Profiles:
             info = optional(nvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, number, 1)
         if info is not None:
             media = number in _MEDIA_PROFILES
-            profile = Profile(int(info.id), name, int(info.sliceCount), int(info.memorySizeMB), media)
-            found[profile.id] = profile
+            found[int(info.id)] = Profile(
+                id=int(info.id),
+                name=name,
+                compute_slices=int(info.sliceCount),
+                memory_mib=int(info.memorySizeMB),
+                media=media,
+                max_count=int(info.instanceCount),
+            )
     return found
 
 
@@ -136,7 +143,8 @@ def _instance(
     return MigInstance(placement, slices, profile.memory_mib, "" if uuid is None else text(uuid))
 
 
-def _instances(handle: Handle, profile_id: int) -> list[Handle]:
+def read_instances(handle: Handle, profile_id: int) -> list[tuple[Handle, Handle]]:
+    """Each with what the driver says of it."""
     count = c_uint()
     nvml.nvmlDeviceGetGpuInstances(handle, profile_id, None, byref(count))
     if count.value == 0:
@@ -144,8 +152,8 @@ def _instances(handle: Handle, profile_id: int) -> list[Handle]:
     # Room for one that is made between the two calls.
     buffer = (nvml.c_nvmlGpuInstance_t * (count.value + 8))()
     nvml.nvmlDeviceGetGpuInstances(handle, profile_id, buffer, byref(count))
-    infos = (_info(buffer[place]) for place in range(min(count.value, len(buffer))))
-    return [info for info in infos if info is not None]
+    found = [(buffer[place], _info(buffer[place])) for place in range(min(count.value, len(buffer)))]
+    return [(instance, info) for instance, info in found if info is not None]
 
 
 def _info(instance: Handle) -> Handle | None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from gpuloom.model.mig import MigInstance, MigPlacement
-from services.node_agent.nvml.health import Condition, XidFault
+from services.node_agent.nvml.core.health import Condition, XidFault
 from services.node_agent.nvml.inventory import Identity
 
 VERSION = 1

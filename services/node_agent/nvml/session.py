@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloom.catalog import Catalog
+from services.node_agent.core.readings import Activity, GpuCounters, GpuSample
 from services.node_agent.nvml.binding import Handle, NvmlError, nvml, optional, text
+from services.node_agent.nvml.core.health import HealthFacts
+from services.node_agent.nvml.core.topology import Wiring
 from services.node_agent.nvml.counters import COUNTER_FIELDS, read_counters
+from services.node_agent.nvml.cutting import Card
 from services.node_agent.nvml.events import EventWatcher
 from services.node_agent.nvml.fields import Field, Fields, read_fields
 from services.node_agent.nvml.gpm import ActivityHistory, measures_activity
-from services.node_agent.nvml.health import HealthFacts
 from services.node_agent.nvml.inventory import Identity, identify
 from services.node_agent.nvml.mig import (
     MigLayout,
@@ -21,7 +24,6 @@ from services.node_agent.nvml.mig import (
     read_profiles,
 )
 from services.node_agent.nvml.processes import ListedProcess, read_processes
-from services.node_agent.nvml.topology import Wiring
 from services.node_agent.nvml.usage import (
     MOVING_FIELDS,
     RECOVERY_ACTION,
@@ -32,7 +34,6 @@ from services.node_agent.nvml.usage import (
     read_slow_sample,
 )
 from services.node_agent.nvml.wiring import read_wiring
-from services.node_agent.readings import Activity, GpuCounters, GpuSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,10 @@ class Session:
             activity=_activity(met, order.history, layout),
         )
 
+    def card(self, known: Acquaintance) -> Card:
+        model = self._catalog.find_gpu(known.identity.model)
+        return Card(known.identity.uuid, known.handle, known.profiles is not None, model)
+
     def list_processes(self, known: Acquaintance) -> Listing:
         """Raise NvmlError if the GPU is gone."""
         return Listing(read_processes(known.handle))
@@ -154,7 +159,8 @@ class Session:
             memories = read_memories(before)
             if memories is not None:
                 return before, memories
-        layout = read_layout(met.handle, met.profiles, model)
+        # A driver may list profiles only in MIG mode, which may be younger than our acquaintance.
+        layout = read_layout(met.handle, met.profiles or read_profiles(met.handle), model)
         return layout, read_memories(layout) or {}
 
 

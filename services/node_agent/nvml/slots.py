@@ -5,12 +5,14 @@ The lane of a GPU carries looks and process lists, one at a time: two calls neve
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpuloom.runtime.clock import Clock
+from services.node_agent.core.readings import GpuCounters
 from services.node_agent.nvml.binding import NvmlError, failure_of
-from services.node_agent.nvml.failure import Failure
+from services.node_agent.nvml.core.failure import Failure
+from services.node_agent.nvml.core.topology import Wiring
 from services.node_agent.nvml.gpm import ActivityHistory
 from services.node_agent.nvml.lane import Lane, LaneLimits, Outcome
 from services.node_agent.nvml.session import (
@@ -21,12 +23,13 @@ from services.node_agent.nvml.session import (
     Session,
     SlowPart,
 )
-from services.node_agent.nvml.topology import Wiring
-from services.node_agent.readings import GpuCounters
 
 HUNG = Failure(0, "the driver does not answer for this GPU: a call hangs")
 
 Answer = Look | Listing
+
+# Creating an instance or switching a mode takes seconds where a reading takes none.
+_WRITES_SLOWER = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Slot:
         self._tiers = tiers
         self._lane: Lane[Answer] = Lane(f"gpu-{index}", clock, limits)
         self._wiring_lane: Lane[Wiring] = Lane(f"links-{index}", clock, limits)
+        slow = replace(limits, hang_after_s=limits.hang_after_s * _WRITES_SLOWER)
+        self.writes: Lane[object] = Lane(f"cut-{index}", clock, slow)
+        """Changes of the GPU, and the readings that verify them."""
         self._listing = False
         self._slow: SlowPart | None = None
         self._slow_due_s = 0.0
@@ -64,7 +70,7 @@ class Slot:
     @property
     def in_flight(self) -> bool:
         """A call of it is under way or hangs."""
-        return any(lane.busy or lane.hung_threads for lane in (self._lane, self._wiring_lane))
+        return any(lane.busy or lane.hung_threads for lane in (self._lane, self._wiring_lane, self.writes))
 
     @property
     def hung(self) -> bool:
@@ -76,7 +82,10 @@ class Slot:
         return self._listing and not self._lane.busy
 
     def read_all_next(self) -> None:
-        """Something happened to the GPU: the next sample reads the slow part and the counters, too."""
+        """Something happened to the GPU: the next sample reads the slow part and the counters, too.
+
+        One that is under way may have read them before.
+        """
         self._slow_due_s = self._counters_due_s = 0.0
 
     def start_look(self, session: Session) -> "asyncio.Future[Outcome[Answer]] | None":

@@ -7,10 +7,10 @@ hardly moves at all is in `counters.py`.
 from dataclasses import dataclass
 
 from gpuloom.model.gpu import GpuUsage
+from services.node_agent.core.readings import GpuCounters, GpuSample
 from services.node_agent.nvml.binding import Handle, nvml, optional
 from services.node_agent.nvml.fields import Field, Fields
 from services.node_agent.nvml.inventory import MIB
-from services.node_agent.readings import GpuCounters, GpuSample
 
 # NVML's numbers of fields.
 RECOVERY_ACTION = 230

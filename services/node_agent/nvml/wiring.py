@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gpuloom.model.wiring import NvLink, NvLinkRemote
 from services.node_agent.nvml.binding import Handle, NvmlError, nvml, optional, text
-from services.node_agent.nvml.topology import PairFacts, Wiring
+from services.node_agent.nvml.core.topology import PairFacts, Wiring
 
 # Numbers, because pynvml's own names of these indices are not all numbers.
 _P2P_NVLINK = 2

@@ -5,9 +5,9 @@ Version 1, which needs no token, is never used: many machines forbid it.
 
 from gpuloom.model.spot import SpotNotice
 from gpuloom.runtime.clock import Clock
-from services.node_agent.spot.answers.aws import interruption_from, rebalance_from, token_from
+from services.node_agent.spot.core.answers.aws import interruption_from, rebalance_from, token_from
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from services.node_agent.spot.metadata import Answer, Metadata
-from services.node_agent.spot.problem import MetadataError, Problem
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 - an address
 INSTANCE_ACTION_PATH = "/latest/meta-data/spot/instance-action"

@@ -1,9 +1,9 @@
 """Asks Azure's metadata service for this machine's scheduled events. Approves none: that would start them."""
 
 from gpuloom.model.spot import SpotNotice
-from services.node_agent.spot.answers.azure import machine_name_from, notice_from
+from services.node_agent.spot.core.answers.azure import machine_name_from, notice_from
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from services.node_agent.spot.metadata import Metadata
-from services.node_agent.spot.problem import MetadataError, Problem
 
 EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"

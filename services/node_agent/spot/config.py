@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from gpuloom.runtime.config import setting
 from gpuloom.runtime.parsers import choice, quoted, seconds, text
-from services.node_agent.spot.clouds import SpotWatch
+from services.node_agent.spot.core.clouds import SpotWatch
 
 # All three clouds answer here.
 METADATA_URL = "http://169.254.169.254"

@@ -1,9 +1,9 @@
 """Asks Compute Engine's metadata service whether this machine is being preempted."""
 
 from gpuloom.model.spot import SpotNotice
-from services.node_agent.spot.answers.gcp import preemption_from
+from services.node_agent.spot.core.answers.gcp import preemption_from
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from services.node_agent.spot.metadata import Metadata
-from services.node_agent.spot.problem import MetadataError, Problem
 
 PREEMPTED_PATH = "/computeMetadata/v1/instance/preempted"
 FLAVOR_HEADER = "Metadata-Flavor"

@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp.http import HttpProcessingError
 
 from gpuloom.runtime.clock import Clock, deadline
-from services.node_agent.spot.problem import MetadataError, Problem
+from services.node_agent.spot.core.problem import MetadataError, Problem
 
 # Scheduled events of a full placement group (100 machines) are about 20 KiB.
 MAX_ANSWER_BYTES = 256 << 10

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from services.node_agent.node import Node
-from services.node_agent.spot.clouds import Cloud
-from services.node_agent.spot.problem import Problem
+from services.node_agent.spot.core.clouds import Cloud
+from services.node_agent.spot.core.problem import Problem
 
 NO_NOTICE = "none"
 

@@ -13,9 +13,9 @@ from typing import Protocol
 from gpuloom.model.spot import SpotNotice
 from gpuloom.runtime.clock import Clock
 from services.node_agent.node import Node
-from services.node_agent.spot.clouds import Cloud, Unwatched
+from services.node_agent.spot.core.clouds import Cloud, Unwatched
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from services.node_agent.spot.metrics import SpotMetrics
-from services.node_agent.spot.problem import MetadataError, Problem
 
 _log = logging.getLogger(__name__)
 

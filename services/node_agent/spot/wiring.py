@@ -9,8 +9,8 @@ from gpuloom.runtime.clock import Clock
 from services.node_agent.node import Node
 from services.node_agent.spot.aws import AwsNotices
 from services.node_agent.spot.azure import AzureNotices
-from services.node_agent.spot.clouds import Cloud, choose_cloud
 from services.node_agent.spot.config import SpotConfig
+from services.node_agent.spot.core.clouds import Cloud, choose_cloud
 from services.node_agent.spot.gcp import GcpNotices
 from services.node_agent.spot.metadata import Metadata
 from services.node_agent.spot.metrics import SpotMetrics

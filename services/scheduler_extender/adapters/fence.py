@@ -14,7 +14,7 @@ from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
 from services.scheduler_extender.adapters.kubernetes import KubernetesMarker
-from services.scheduler_extender.adapters.pod_informer import PodFeed
+from services.scheduler_extender.adapters.pod_informer import PodInformer
 from services.scheduler_extender.leadership.takeover import REFUSALS, Patience, stamp_unbound
 from services.scheduler_extender.ports import Stamped
 
@@ -34,7 +34,7 @@ class KubernetesFence:
     def __init__(
         self,
         client: KubeClient,
-        feed: PodFeed,
+        feed: PodInformer,
         own_pod: ObjectKey | None,
         clock: Clock,
         patience: Patience | None = None,

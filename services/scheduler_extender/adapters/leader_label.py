@@ -12,17 +12,17 @@ _TIMEOUT_S = 1.0
 _LABEL_NAME = "app.kubernetes.io/name"
 
 
-class NoBadge:
+class NoLeaderLabel:
     """Outside a cluster there is no Service to be found by."""
 
-    async def wear(self) -> None:
+    async def put(self) -> None:
         return
 
-    async def take_off(self) -> None:
+    async def remove(self) -> None:
         return
 
 
-class KubernetesBadge:
+class KubernetesLeaderLabel:
     """Reads from the informer, which must index the label, so that a look costs no request."""
 
     def __init__(self, client: KubeClient, pods: Informer, own_pod: ObjectKey) -> None:
@@ -30,7 +30,7 @@ class KubernetesBadge:
         self._pods = pods
         self._own_pod = own_pod
 
-    async def wear(self) -> None:
+    async def put(self) -> None:
         namespace, name = self._own_pod
         labelled = self._pods.by_index(LEADERS, namespace)
         own = self._pods.get(name, namespace)
@@ -41,7 +41,7 @@ class KubernetesBadge:
         if all(key_of(pod) != self._own_pod for pod in labelled):
             await self._write(self._own_pod, LABEL_VALUE)
 
-    async def take_off(self) -> None:
+    async def remove(self) -> None:
         await self._write(self._own_pod, None)
 
     async def _write(self, pod: ObjectKey, value: str | None, uid: str = "") -> None:

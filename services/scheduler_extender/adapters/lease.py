@@ -1,22 +1,11 @@
-"""Who leads: by a Lease, or without asking anybody."""
+"""Who leads, and whether the history of the API went back, as the Lease shows both."""
 
-import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.lease import record_from
 from gpuloom.kube.objects import JsonObject, is_older_version
 from gpuloom.kube.resources import Resource
-
-
-class Unopposed:
-    """The elector of an extender that is known to be the only one."""
-
-    def leader_until_s(self) -> float:
-        return math.inf
-
-    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        await work()
 
 
 class NotedLease:

@@ -1,7 +1,7 @@
-"""The pods informer of a replica that may take over: how far it has come, and how to make it list afresh.
+"""An informer of a replica that may take over: how far it has come, and how to make it list afresh.
 
 A new leader must know that what it believes of pods is not older than a certain moment. The API server's
-versions of pods are numbers that grow with every write, and an informer applies them in their order, so
+versions are numbers that grow with every write, and an informer applies them in their order, so
 "everything up to this version has been applied" can be waited for. Where no version is known that the
 informer will surely come to hear of, it lists again instead.
 """
@@ -31,13 +31,20 @@ LEADERS = "leaders"
 """The index of pods that wear the leader's label, by namespace."""
 
 
-class PodFeed:
+class TrackedInformer:
     """`prompt`: follow from the start; else nothing is listed until `relist` asks for it."""
 
-    def __init__(self, client: KubeClient, clock: Clock, *, prompt: bool) -> None:
-        self._source = _Source(client)
-        options = InformerOptions(indexes={LEADERS: _namespace_of_leader}, transform=trim_pod)
-        self.informer = Informer(self._source, PODS, clock, options)
+    def __init__(
+        self,
+        source: "TrackedSource",
+        resource: Resource,
+        clock: Clock,
+        options: InformerOptions,
+        *,
+        prompt: bool,
+    ) -> None:
+        self._source = source
+        self.informer = Informer(source, resource, clock, options)
         self.informer.on_rewind(self._source.forget)
         self._begun = asyncio.Event()
         self._relist = asyncio.Event()
@@ -70,7 +77,7 @@ class PodFeed:
             await self._source.progress()
 
 
-class _Source:
+class TrackedSource:
     """The API as the informer sees it. Of what the informer asks next it tells what it has applied."""
 
     def __init__(self, client: KubeClient) -> None:
@@ -152,6 +159,12 @@ class _Source:
         if self._progress is not None:
             self._progress.set()
             self._progress = None
+
+
+class PodInformer(TrackedInformer):
+    def __init__(self, client: KubeClient, clock: Clock, *, prompt: bool) -> None:
+        options = InformerOptions(indexes={LEADERS: _namespace_of_leader}, transform=trim_pod)
+        super().__init__(TrackedSource(client), PODS, clock, options, prompt=prompt)
 
 
 def _namespace_of_leader(pod: JsonObject) -> Iterable[str]:

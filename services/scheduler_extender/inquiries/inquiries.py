@@ -19,6 +19,7 @@ from gpuloom.model.explanation import Explanation, Forecast, PodStanding, Quaran
 from gpuloom.model.node import PodRef
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.inquiries.evaluation import Judge
 from services.scheduler_extender.core.inquiries.explain import Result, Steps, judged
@@ -27,8 +28,8 @@ from services.scheduler_extender.core.inquiries.wording import described
 from services.scheduler_extender.core.objects.pods import asker_of, observed_pod
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames, scheduler_of
 from services.scheduler_extender.core.verbs.admission import admit
+from services.scheduler_extender.core.verbs.budgets import BudgetGate
 from services.scheduler_extender.core.verbs.quarantine import REASON, Hold, Quarantine, workload_of
-from services.scheduler_extender.core.views.nominations import Asker
 from services.scheduler_extender.core.views.views import Views
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 
@@ -73,6 +74,7 @@ class Records:
     pods: Observed
     schedulers: SchedulerNames = field(default_factory=SchedulerNames)
     cluster_note: Callable[[], str] = _nothing
+    budgets: BudgetGate = field(default_factory=BudgetGate)
 
 
 class Inquiries:
@@ -112,7 +114,7 @@ class Inquiries:
         settled = _settled(pod, known)
         if settled is not None:
             return settled
-        request = admit(pod, held=False)
+        request = admit(pod, held=False, over_budget=self._records.budgets.refusal(pod))
         if request is None:
             return known
         if isinstance(request, Refusal):
@@ -142,7 +144,7 @@ class Inquiries:
         if not 1 <= replicas <= MAX_REPLICAS:
             raise InvalidRequestError(f"replicas must be 1 to {MAX_REPLICAS}, not {replicas}")
         _ref(pod)
-        request = admit(pod, held=False)
+        request = admit(pod, held=False, over_budget=self._records.budgets.refusal(pod))
         if request is None:
             return Forecast(replicas)
         if isinstance(request, Refusal):

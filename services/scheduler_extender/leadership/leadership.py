@@ -13,12 +13,13 @@ from enum import Enum
 from typing import Protocol
 
 from gpuloom.errors import GpuloomError
+from gpuloom.kube.leadership import Elector
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.leadership.takeover import take_over
 from services.scheduler_extender.metrics import ExtenderMetrics
-from services.scheduler_extender.ports import Badge, Elector, Fence
+from services.scheduler_extender.ports import Fence, LeaderLabel
 
-BADGE_INTERVAL_S = 1.0
+LABEL_INTERVAL_S = 1.0
 SET_BACK = "the Kubernetes API was set back to an earlier state; taking over again"
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Knowledge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class LeadershipParts:
     """What being the leader takes. `holder` names the present one as far as it is known, empty for nobody.
 
     `contested`: there may be others, so this one waits as a warm standby first.
@@ -56,15 +57,17 @@ class Office:
 
     elector: Elector
     fence: Fence
-    badge: Badge
+    leader_label: LeaderLabel
     holder: Callable[[], str]
     contested: bool
 
 
-class Power:
-    def __init__(self, knowledge: Knowledge, office: Office, clock: Clock, metrics: ExtenderMetrics) -> None:
+class LeadershipState:
+    def __init__(
+        self, knowledge: Knowledge, parts: LeadershipParts, clock: Clock, metrics: ExtenderMetrics
+    ) -> None:
         self._knowledge = knowledge
-        self._office = office
+        self._parts = parts
         self._clock = clock
         self._metrics = metrics
         self._role = Role.STANDBY
@@ -74,11 +77,11 @@ class Power:
 
     async def run(self) -> None:
         """Ends with an error when the lease is lost; the process must end with it."""
-        if self._office.contested:
+        if self._parts.contested:
             # One that would first have to list must not take the lease from one that is warm.
             await self._knowledge.wait_complete()
             _log.info("warm, standing by")
-        await self._office.elector.run(self._lead)
+        await self._parts.elector.run(self._lead)
 
     def is_leader(self) -> bool:
         return self._clock.monotonic() < self.until_s()
@@ -86,7 +89,7 @@ class Power:
     def until_s(self) -> float:
         if self._role is not Role.LEADER or self._is_overtaken():
             return -math.inf
-        return self._office.elector.leader_until_s()
+        return self._parts.elector.leader_until_s()
 
     def unready_reason(self) -> str:
         """Why kube-scheduler's calls are not answered; empty if they are."""
@@ -95,7 +98,7 @@ class Power:
             return missing
         match self._role:
             case Role.STANDBY:
-                holder = self._office.holder()
+                holder = self._parts.holder()
                 return f"standby; leader is {holder}" if holder else "standby; there is no leader yet"
             case Role.TAKING_OVER:
                 return "taking over from the leader before"
@@ -110,7 +113,7 @@ class Power:
 
         Were it not ready, no rolling update would ever end. The Service goes by the leader's label.
         """
-        if self._role is Role.STANDBY and self._office.holder():
+        if self._role is Role.STANDBY and self._parts.holder():
             return self._knowledge.missing() or self._knowledge.silence()
         return self.unready_reason()
 
@@ -123,7 +126,7 @@ class Power:
         try:
             while True:
                 await self._take_over()
-                await self._wear_badge()
+                await self._keep_label()
                 _log.error(SET_BACK)
         finally:
             await self._retire()
@@ -134,7 +137,7 @@ class Power:
         while True:
             # A history that goes back meanwhile takes the stamps with it.
             self._rewinds = self._knowledge.rewinds()
-            stamped = await take_over(self._office.fence)
+            stamped = await take_over(self._parts.fence)
             await self._knowledge.wait_complete()
             if not self._is_overtaken():
                 break
@@ -148,7 +151,7 @@ class Power:
         """Whether what was taken over is of a history that the API no longer has."""
         return self._knowledge.rewinds() != self._rewinds
 
-    async def _wear_badge(self) -> None:
+    async def _keep_label(self) -> None:
         """As long as it leads: a leader that was paused may put its own back on once more.
 
         Returns when the history of the API has gone back.
@@ -157,16 +160,16 @@ class Power:
             # After a pause the lease may be over before its elector has noticed.
             if self.is_leader():
                 try:
-                    await self._office.badge.wear()
+                    await self._parts.leader_label.put()
                 except GpuloomError as error:
                     _log.warning("leader's label not in order", extra={"reason": str(error)})
-            await self._clock.sleep(BADGE_INTERVAL_S)
+            await self._clock.sleep(LABEL_INTERVAL_S)
 
     async def _retire(self) -> None:
         was_leader, self._role = self._role is Role.LEADER, Role.RETIRED
         if not was_leader:
             return
         try:
-            await self._office.badge.take_off()
+            await self._parts.leader_label.remove()
         except GpuloomError as error:
             _log.info("leader's label left to the next leader", extra={"reason": str(error)})

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gpuloom.codec.hold import hold_from_object
 from gpuloom.codec.pod import pod_ref
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.cache import Change
@@ -11,12 +12,13 @@ from gpuloom.model.ledger import EntryState
 from gpuloom.model.node import PodRef
 from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
+from gpuloom.placement.occupancy.nominations import Nomination, Nominations
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.ledger.claims import ObservedPod
+from services.scheduler_extender.core.ledger.holds import ANYWHERE
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.pods import HostShare, host_share, nomination_of, observed_pod
 from services.scheduler_extender.core.views.hosts import Hosts, HostTotals
-from services.scheduler_extender.core.views.nominations import Nomination, Nominations
 from services.scheduler_extender.core.views.views import Views
 
 
@@ -26,7 +28,7 @@ class ClusterState:
         ledger.doubt_facts_when(facts_are_stale)
         self.hosts = Hosts()
         self.nominations = Nominations()
-        self.views = Views(ledger, self.hosts, facts_are_stale, self.nominations)
+        self.views = Views(ledger, self.hosts, facts_are_stale, self.nominations, ledger.holds)
         self._clock = clock
         self._pending: dict[str, PodRef] = {}
         self._node_names: set[str] = set()
@@ -74,9 +76,20 @@ class ClusterState:
         self._account(uid_of(change.new), host_share(change.new, observed), confirms)
         self.views.poke()
 
+    def observe_hold(self, change: Change) -> None:
+        """A GPUHold, by whomever it was written."""
+        holds = self.ledger.holds
+        if change.new is None:
+            metadata = metadata_of(change.old or {})
+            holds.gone(str(metadata.get("name", "")), uid_of(change.old or {}))
+        else:
+            holds.observe(hold_from_object(change.new))
+        self.views.wake()
+
     def rewind(self) -> None:
         """Kubernetes was set back to an earlier state, which is shown next."""
         self.ledger.rewind(self._clock.monotonic())
+        self.ledger.holds.rewind()
         self.views.poke()
 
     def observe_facts(self, node_uid: str, facts: NodeFacts | None) -> None:
@@ -91,6 +104,8 @@ class ClusterState:
         self.ledger.tick(self._clock.monotonic())
         vacated, self._vacated = self._vacated & self._node_names, set()
         reopened = self.ledger.take_reopened() | vacated
+        released = self.ledger.holds.take_reopened()
+        reopened |= self._node_names if ANYWHERE in released else released & self._node_names
         return reopened | self._node_names if self.views.take_freshened() else reopened
 
     def entry_counts(self) -> dict[EntryState, int]:
@@ -155,7 +170,9 @@ def _totals(node: JsonObject) -> HostTotals | None:
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     try:
         return HostTotals(
-            quantity_milli(allocatable.get("cpu", "0")), quantity_value(allocatable.get("memory", "0"))
+            quantity_milli(allocatable.get("cpu", "0")),
+            quantity_value(allocatable.get("memory", "0")),
+            quantity_value(allocatable.get("pods", "0")),
         )
     except (ValueError, TypeError):
         return None

@@ -8,7 +8,7 @@ import asyncio
 
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.demand import Demand, pods_until_repricing
-from gpuloom.placement.fleet import Fleet
+from gpuloom.placement.fleet.fleet import Fleet
 from gpuloom.placement.potential import prices_for
 
 

@@ -11,7 +11,7 @@ from services.scheduler_extender.core.views.views import Views
 NODES_A_TURN = 5
 
 
-class Freshness:
+class ViewRefresher:
     def __init__(self, views: Views) -> None:
         self._views = views
         self._poked = asyncio.Event()

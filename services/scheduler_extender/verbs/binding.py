@@ -58,7 +58,7 @@ MOST_EXPECTED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class BindContext:
     """What a bind works on. By `prices` a share finds the card whose rest is then worth most.
 
     `comparison` says how the chosen node compares with others; it decides nothing.
@@ -93,9 +93,14 @@ class Unlimited:
 
 class Bindings:
     def __init__(
-        self, bench: Bench, pods: Pods, binder: Binder, timeout_s: float, mandate: Mandate | None = None
+        self,
+        context: BindContext,
+        pods: Pods,
+        binder: Binder,
+        timeout_s: float,
+        mandate: Mandate | None = None,
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._pods = pods
         self._binder = binder
         self._timeout_s = timeout_s
@@ -122,7 +127,7 @@ class Bindings:
                 read = await self._read(call)
                 # While it was read, the informer may have shown it, and newer.
                 pod = self._pods.by_uid(call.uid) or read
-            observed = self._bench.ledger.pod_at(call.uid, resource_version_of(pod)) or _managed(pod)
+            observed = self._context.ledger.pod_at(call.uid, resource_version_of(pod)) or _managed(pod)
             done = _done(observed, call)
             if done is not None:
                 self._record(ref, Verdict.BOUND, call.node_name, "", done)
@@ -136,7 +141,7 @@ class Bindings:
     def _take_expected(self, uid: str) -> JsonObject | None:
         """Not one that the ledger has heard of: it may have been bound and be gone, so it is read."""
         pod = self._expected.pop(uid, None)
-        return None if self._bench.ledger.has_heard_of(uid) else pod
+        return None if self._context.ledger.has_heard_of(uid) else pod
 
     async def settle(self) -> None:
         """Look after attempts that nobody else will end.
@@ -144,7 +149,7 @@ class Bindings:
         A pod that the informer does not show may be gone. One that it shows unbound may never be bound again,
         and is not tried again where it can't be scheduled any more.
         """
-        for pod in self._bench.ledger.attempted_pods():
+        for pod in self._context.ledger.attempted_pods():
             shown = self._pods.by_uid(pod.uid)
             if shown is not None:
                 self._drop_overtaken(pod, shown)
@@ -161,13 +166,13 @@ class Bindings:
 
     async def _attempt(self, pod: JsonObject, observed: ObservedPod, call: BindCall) -> None:
         """Every pod here was read before it is checked that we lead."""
-        until_s = self._bench.clock.monotonic() + self._timeout_s
+        until_s = self._context.clock.monotonic() + self._timeout_s
         try:
             await self._hold_and_send(pod, observed, call, self._timeout_s)
         except PodChangedError as changed:
             # What the informer showed was old. A bind that fails costs the pod seconds, and a nominated one
             # its node. But once only: a pod that keeps changing may do so without end.
-            left_s = until_s - self._bench.clock.monotonic()
+            left_s = until_s - self._context.clock.monotonic()
             if left_s < LEAST_TIMEOUT_S:
                 raise
             await self._hold_and_send(changed.pod, _managed(changed.pod), call, left_s)
@@ -183,9 +188,9 @@ class Bindings:
         """A pod that changed after its last Binding was sent, and is unbound: none can be applied now."""
         if (shown.get("spec") or {}).get("nodeName"):
             return
-        for attempt in self._bench.ledger.attempts_of(pod.uid):
+        for attempt in self._context.ledger.attempts_of(pod.uid):
             if not _may_be_applied(attempt, resource_version_of(shown)):
-                self._bench.ledger.refused(attempt)
+                self._context.ledger.refused(attempt)
 
     async def _read(self, call: BindCall) -> JsonObject:
         """A pod that the informer has not shown yet is read directly."""
@@ -204,7 +209,7 @@ class Bindings:
 
     def _names_another(self, call: BindCall) -> bool:
         """Whether the ledger knows the UID as that of a pod with another name."""
-        ledger = self._bench.ledger
+        ledger = self._context.ledger
         known = [attempt.pod for attempt in ledger.attempts_of(call.uid)]
         observed = ledger.pod(call.uid)
         if observed is not None:
@@ -213,30 +218,30 @@ class Bindings:
 
     def _time_to_bind_s(self, most_s: float) -> float:
         """How long the API server may take, so that it is over while nobody else can be the leader."""
-        left_s = self._mandate.until_s() - self._bench.clock.monotonic()
+        left_s = self._mandate.until_s() - self._context.clock.monotonic()
         if left_s < min(LEAST_TIMEOUT_S, most_s):
             raise BindRefusedError("this extender can't be sure to be the leader for long enough")
         return min(most_s, left_s)
 
     def _hold(self, pod: JsonObject, observed: ObservedPod, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
-        bench = self._bench
-        view = bench.views.view(call.node_name, asker_of(pod))
+        context = self._context
+        view = context.views.view(call.node_name, asker_of(pod))
         if view is None:
             raise BindRefusedError(f"node {call.node_name} does not exist")
-        earlier = bench.ledger.attempt(call.uid, view.uid)
+        earlier = context.ledger.attempt(call.uid, view.uid)
         if earlier is not None:
             if view.closed_reason:
                 # What it holds may be in other hands by now, of an authority that does not ask us.
                 raise BindRefusedError(f"node closed: {view.closed_reason}")
             return earlier
-        if bench.ledger.is_releasing(call.uid, call.node_name):
+        if context.ledger.is_releasing(call.uid, call.node_name):
             raise BindRefusedError("the pod ran there before Kubernetes was set back; it may still do so")
         if allocation_text(pod) is not None:
             raise BindRefusedError("the pod carries an allocation that GPULoom did not make; remove it")
         if observed.request is None:
             raise BindRefusedError(observed.problem or "the pod asks for no GPU")
-        chosen = choose_devices(observed.request, view, bench.prices())
+        chosen = choose_devices(observed.request, view, context.prices())
         if isinstance(chosen, Refusal):
             raise BindRefusedError(chosen.reason)
         allocation = Allocation(
@@ -259,8 +264,8 @@ class Bindings:
             annotations=annotations,
         )
         # Before it is held: afterwards the node is no longer what it was chosen as.
-        bench.comparison.compare(call.uid, observed.request, view)
-        bench.ledger.begin(attempt)
+        context.comparison.compare(call.uid, observed.request, view)
+        context.ledger.begin(attempt)
         return attempt
 
     async def _send(self, attempt: Attempt, resource_version: str, timeout_s: float) -> None:
@@ -304,7 +309,7 @@ class Bindings:
         attempt.sent[resource_version] -= 1
         if _may_be_applied(attempt, resource_version_of(pod)):
             raise BindRefusedError(f"the outcome of another bind is not known yet: {error}") from error
-        self._bench.ledger.refused(attempt)
+        self._context.ledger.refused(attempt)
         reason = f"the API server refused the bind: {error}"
         if isinstance(error, ConflictError) and is_older_version(resource_version, resource_version_of(pod)):
             raise PodChangedError(reason, pod) from error
@@ -316,7 +321,7 @@ class Bindings:
         If the informer never shows the pod, or showed its end already, nobody else tells the ledger.
         """
         if self._pods.by_uid(pod.uid) is None:
-            self._bench.ledger.observe_gone(pod.uid, self._bench.clock.monotonic())
+            self._context.ledger.observe_gone(pod.uid, self._context.clock.monotonic())
 
     def _record(
         self,
@@ -327,9 +332,9 @@ class Bindings:
         allocation: Allocation | None = None,
     ) -> None:
         devices = allocation.devices if allocation is not None else ()
-        scores = self._bench.comparison.take(pod.uid, node_name) if verdict is Verdict.BOUND else ()
-        decision = Decision(self._bench.clock.now(), pod, verdict, node_name, devices, reason, scores)
-        self._bench.decisions.record(decision)
+        scores = self._context.comparison.take(pod.uid, node_name) if verdict is Verdict.BOUND else ()
+        decision = Decision(self._context.clock.now(), pod, verdict, node_name, devices, reason, scores)
+        self._context.decisions.record(decision)
         fields = {
             "pod": str(pod),
             "uid": pod.uid,

@@ -12,6 +12,7 @@ from services.scheduler_extender.core.objects.pods import asker_of
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames
 from services.scheduler_extender.core.verbs import wire
 from services.scheduler_extender.core.verbs.admission import admit
+from services.scheduler_extender.core.verbs.budgets import BudgetGate
 from services.scheduler_extender.core.verbs.filtering import (
     Preferences,
     filter_nodes,
@@ -22,7 +23,7 @@ from services.scheduler_extender.core.verbs.filtering import (
     summary,
 )
 from services.scheduler_extender.core.verbs.quarantine import Quarantine, workload_of
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 
 _log = logging.getLogger(__name__)
 
@@ -36,17 +37,19 @@ class Verbs:
 
     def __init__(
         self,
-        bench: Bench,
+        context: BindContext,
         bindings: Bindings,
         preferences: Preferences,
         quarantine: Quarantine | None = None,
         schedulers: SchedulerNames | None = None,
+        budgets: BudgetGate | None = None,
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._bindings = bindings
         self._preferences = preferences
         self._quarantine = quarantine or Quarantine()
         self._schedulers = SchedulerNames() if schedulers is None else schedulers
+        self._budgets = budgets or BudgetGate()
 
     async def answer(self, verb: str, body: bytes) -> bytes:
         """Raise InvalidRequestError for a body that is no call of this verb."""
@@ -76,21 +79,23 @@ class Verbs:
         if not answer.node_names and call.node_names:
             self._record_refusal(ref, summary({**answer.failed, **answer.hopeless}))
         elif answer.best:
-            self._bench.comparison.note_best(ref.uid, answer.best)
+            self._context.comparison.note_best(ref.uid, answer.best)
         return wire.encode_filter(call, answer)
 
     def _filtered(self, call: wire.NodesCall, ref: PodRef) -> wire.FilterAnswer:
-        hold = self._quarantine.hold(workload_of(call.pod), self._bench.clock.monotonic())
-        observed = self._bench.ledger.pod_at(ref.uid, resource_version_of(call.pod))
-        request = admit(call.pod, held=hold is not None, observed=observed)
+        hold = self._quarantine.hold(workload_of(call.pod), self._context.clock.monotonic())
+        observed = self._context.ledger.pod_at(ref.uid, resource_version_of(call.pod))
+        over_budget = self._budgets.refusal(call.pod)
+        request = admit(call.pod, held=hold is not None, observed=observed, over_budget=over_budget)
         if request is None:
             # Not ours to judge; kube-scheduler asks only if managedResources names something we don't know.
             return wire.FilterAnswer(call.node_names.all(), {}, {})
         if isinstance(request, Refusal):
             return _refused_everywhere(call.node_names.all(), request)
         self._bindings.expect(call.pod)
-        view_of, wanted = self._bench.views.viewer(asker_of(call.pod)), self._preferences.wanted(call.pod)
-        return filter_nodes(request, call.node_names, view_of, self._preferences.outcomes, wanted)
+        view_of, wanted = self._context.views.viewer(asker_of(call.pod)), self._preferences.wanted(call.pod)
+        evaluator = self._preferences.evaluator_for(ref.uid)
+        return filter_nodes(request, call.node_names, view_of, evaluator, wanted)
 
     def _prioritize(self, body: bytes) -> bytes:
         call = wire.parse_nodes_call(body)
@@ -100,13 +105,14 @@ class Verbs:
             request = None
         if request is None:
             return wire.encode_scores(neutral_scores(call.node_names.all()))
-        view_of, soft = self._bench.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
-        scores = score_nodes(request, call.node_names.all(), view_of, self._preferences.outcomes, soft)
+        view_of, soft = self._context.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
+        evaluator = self._preferences.evaluator_for(pod_ref(call.pod).uid)
+        scores = score_nodes(request, call.node_names.all(), view_of, evaluator, soft)
         return wire.encode_scores(scores)
 
     def _record_refusal(self, ref: PodRef, reason: str) -> None:
-        decision = Decision(self._bench.clock.now(), ref, Verdict.REFUSED, reason=reason)
-        if self._bench.decisions.record(decision):
+        decision = Decision(self._context.clock.now(), ref, Verdict.REFUSED, reason=reason)
+        if self._context.decisions.record(decision):
             _log.info("pod refused", extra={"pod": str(ref), "uid": ref.uid, "reason": reason})
 
 

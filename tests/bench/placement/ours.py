@@ -9,7 +9,7 @@ from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.demand import Demand, pods_until_repricing
 from gpuloom.placement.devices import GpuView, HostCapacity, NodeView
-from gpuloom.placement.fleet import Fleet, Question
+from gpuloom.placement.fleet.fleet import Fleet, Question
 from gpuloom.placement.potential import prices_for
 from gpuloom.placement.reasons import Refusal
 from tests.bench.placement.trace import Machine, Task

@@ -1,6 +1,6 @@
 """Builds the Kubernetes programs that the cluster tests run, from Go modules, into a cache folder.
 
-    python3 tests/cluster/assets/build.py [--nodes] [PROGRAM…]
+    python3 tests/cluster/assets/build.py [--nodes] [--network] [PROGRAM…]
 
 Prints the folder, which is what KUBE_ASSETS wants. Versions and checksums are those of the `go.mod` and
 `go.sum` beside this file; a program that is there already in that version is left alone. Needs Go and
@@ -66,11 +66,15 @@ DEVICE_PLUGIN = "nvidia-device-plugin"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
 CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
 NODE = ("kubelet", *CONTAINERD, DEVICE_PLUGIN)
+NETWORK = ("kube-proxy", "coredns")
+HELM = "helm"
 PROGRAMS = {
+    HELM: Program(HELM, "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3"),
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
-    **{name: _kubernetes(name) for name in (*CONTROL_PLANE[1:], "kubelet")},
+    **{name: _kubernetes(name) for name in (*CONTROL_PLANE[1:], "kubelet", "kube-proxy")},
     **{name: _containerd(name) for name in CONTAINERD},
     DEVICE_PLUGIN: _nvidia(DEVICE_PLUGIN),
+    "coredns": Program("coredns", "github.com/coredns/coredns", "github.com/coredns/coredns"),
 }
 
 
@@ -89,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"of {', '.join(PROGRAMS)}; default: {', '.join(CONTROL_PLANE)}",
     )
     parser.add_argument("--nodes", action="store_true", help=f"also {', '.join(NODE)}")
+    parser.add_argument("--network", action="store_true", help=f"also {', '.join(NETWORK)}")
+    parser.add_argument("--helm", action="store_true", help=f"also {HELM}")
     parser.add_argument("--folder", type=Path, help="default: a folder of the user's cache")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.programs) - set(PROGRAMS))
@@ -97,7 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = (options.folder or cache_folder(os.environ)).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     with _only_builder(folder):
-        wanted = (*(options.programs or CONTROL_PLANE), *(NODE if options.nodes else ()))
+        wanted = (
+            *(options.programs or CONTROL_PLANE),
+            *(NODE if options.nodes else ()),
+            *(NETWORK if options.network else ()),
+            *((HELM,) if options.helm else ()),
+        )
         missing = [name for name in wanted if not _is_current(folder, name)]
         if missing and shutil.which("go") is None:
             _tell(f"Go is needed to build {', '.join(missing)}; install it, or set KUBE_ASSETS to a folder")
@@ -140,9 +151,15 @@ def _linker_flags(program: Program) -> str:
     if program.with_c:
         # NVML's functions are looked up when they are called, in the library that is there by then.
         return "-s -w -extldflags=-Wl,-z,lazy"
+    version = program.version()
+    if program.module == HELM:
+        # Without a cluster it renders for the version that it is told here, as its releases do.
+        minor = PROGRAMS["kube-apiserver"].version().split(".")[1]
+        told = {"k8sVersionMajor": "1", "k8sVersionMinor": minor}
+        said_of = [f"-X helm.sh/helm/v3/pkg/chartutil.{k}={v}" for k, v in told.items()]
+        return " ".join(["-s -w", f"-X helm.sh/helm/v3/internal/version.version=v{version}", *said_of])
     if program.module != "kubernetes":
         return "-s -w"
-    version = program.version()
     major, minor, _ = version.split(".", 2)
     said = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     return " ".join(["-s -w", *(f"-X {_KUBERNETES_VERSION_PACKAGE}.{k}={v}" for k, v in said.items())])

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.assets.build import CONTROL_PLANE, DEVICE_PLUGIN, NODE, PROGRAMS, VERSIONS_FILE, main
+from tests.cluster.assets.build import (
+    CONTROL_PLANE,
+    DEVICE_PLUGIN,
+    HELM,
+    NETWORK,
+    NODE,
+    PROGRAMS,
+    VERSIONS_FILE,
+    main,
+)
 
 A_GO = """#!/bin/sh
 while [ $# -gt 1 ]; do
@@ -40,7 +49,7 @@ def test_a_folder_that_lacks_one_program_gets_that_one_and_keeps_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert build(tmp_path / "made", "--nodes") == 0
-    for name in PROGRAMS:
+    for name in (*CONTROL_PLANE, *NODE):
         (tmp_path / "made" / name).write_text("kept")
     (tmp_path / "made" / DEVICE_PLUGIN).unlink()
     capsys.readouterr()
@@ -73,6 +82,12 @@ def test_nodes_add_their_programs_and_only_the_device_plugin_is_partly_c(tmp_pat
     assert set(built(tmp_path / "plain")) == set(CONTROL_PLANE)
     assert set(built(tmp_path / "nodes")) == {*CONTROL_PLANE, *NODE}
     assert with_c == {DEVICE_PLUGIN}
+
+
+def test_a_network_and_helm_add_their_programs(tmp_path: Path) -> None:
+    build(tmp_path / "made", "--nodes", "--network", "--helm")
+
+    assert set(built(tmp_path / "made")) == set(PROGRAMS) == {*CONTROL_PLANE, *NODE, *NETWORK, HELM}
 
 
 def test_a_build_that_fails_leaves_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from tests.cluster.network.addresses import CLUSTER_DOMAIN
 from tests.cluster.nodes.image import PAUSE_IMAGE
 
 HOST = "127.0.0.1"
@@ -44,33 +45,45 @@ class NodePorts:
 
 @dataclass(frozen=True)
 class KubeletSettings:
+    """`dns`: whom pods ask for names; empty: nobody."""
+
     ports: NodePorts
     authority_file: Path
     cgroup_root: str
+    address: str = HOST
+    dns: str = ""
 
 
-def containerd_configuration(runtime: RuntimeLine, home: Path) -> str:
+# Copies, no overlay: works on any file system, and the image of most tests is small.
+SMALL_IMAGES = "native"
+LARGE_IMAGES = "overlayfs"
+
+
+def containerd_configuration(runtime: RuntimeLine, home: Path, snapshotter: str = SMALL_IMAGES) -> str:
     """In the format that the line itself writes: version 2 for 1.7, version 3 for 2.x."""
     runc = {"runtimes": {"runc": {"runtime_type": "io.containerd.runc.v2"}}}
-    network = {"bin_dir": f"{home}/cni/bin", "conf_dir": f"{home}/cni/conf"}
+    plugin_folder, network = f"{home}/cni/bin", {"conf_dir": f"{home}/cni/conf"}
     own = {"enable_cdi": True, "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"], "restrict_oom_score_adj": True}
     if runtime is RuntimeLine.CONTAINERD_1_7:
         cri: dict[str, Any] = {
             "io.containerd.grpc.v1.cri": {
                 "sandbox_image": PAUSE_IMAGE,
                 **own,
-                "cni": network,
-                # Copies, no overlay: works on any file system, and the image is small.
-                "containerd": {"snapshotter": "native", **runc},
+                "cni": {**network, "bin_dir": plugin_folder},
+                "containerd": {"snapshotter": snapshotter, **runc},
             }
         }
     else:
         cri = {
             "io.containerd.cri.v1.images": {
-                "snapshotter": "native",
+                "snapshotter": snapshotter,
                 "pinned_images": {"sandbox": PAUSE_IMAGE},
             },
-            "io.containerd.cri.v1.runtime": {**own, "cni": network, "containerd": runc},
+            "io.containerd.cri.v1.runtime": {
+                **own,
+                "cni": {**network, "bin_dirs": [plugin_folder]},
+                "containerd": runc,
+            },
         }
     plugins = {
         **cri,
@@ -100,12 +113,13 @@ def network_configuration() -> str:
 
 
 def kubelet_configuration(settings: KubeletSettings, home: Path) -> str:
+    names = {"clusterDNS": [settings.dns], "clusterDomain": CLUSTER_DOMAIN} if settings.dns else {}
     document = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": HOST,
+        "address": settings.address,
         "port": settings.ports.kubelet,
-        "healthzBindAddress": HOST,
+        "healthzBindAddress": settings.address,
         "healthzPort": settings.ports.kubelet_health,
         "authentication": {
             "anonymous": {"enabled": False},
@@ -130,6 +144,7 @@ def kubelet_configuration(settings: KubeletSettings, home: Path) -> str:
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "2s",
         "nodeStatusReportFrequency": "2s",
+        **names,
     }
     return yaml.safe_dump(document, sort_keys=False)
 

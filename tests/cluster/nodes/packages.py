@@ -25,6 +25,13 @@ _TIMEOUT_S = 300.0
 _SOURCES = Path("/etc/apt")
 _DEFAULT_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _NEEDED_PROGRAMS = ("apt-get", "dpkg-deb")
+_NETWORK_PACKAGES = (
+    *("containernetworking-plugins", "iptables"),
+    *("libip4tc2", "libip6tc2", "libmnl0", "libnftnl11", "libxtables12"),
+)
+_IPTABLES = tuple(
+    f"{family}{verb}" for family in ("iptables", "ip6tables") for verb in ("", "-save", "-restore")
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,21 @@ def fetch_containerd(cache: Path) -> Path:
                 tree = _download_containerd(Path(work))
                 programs = ("containerd-shim-runc-v2", "ctr", "containerd")
                 _keep([tree / "usr/bin" / name for name in programs], folder)
+    return folder
+
+
+def fetch_network(cache: Path) -> Path:
+    """CNI's plugins in `cni`, iptables in `bin` of a folder. Raise NotFoundError if they can't be had."""
+    folder = cache / "network"
+    with _only_writer(cache):
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache) as work:
+                apt = Apt(Path(work))
+                tree = apt.unpack([apt.download(package) for package in _NETWORK_PACKAGES])
+                unfinished = Path(work) / "network"
+                shutil.copytree(tree / "usr/lib/cni", unfinished / "cni")
+                _keep_iptables(tree, unfinished, folder)
+                unfinished.rename(folder)
     return folder
 
 
@@ -140,6 +162,23 @@ def _check_programs() -> None:
 def _first(tree: Path, suffix: str) -> Path:
     """Where a package puts a program depends on how far its release merged /bin into /usr/bin."""
     return next(path for path in (tree / "usr" / suffix, tree / suffix) if path.exists())
+
+
+def _keep_iptables(tree: Path, target: Path, final: Path) -> None:
+    """Its libraries stand beside it, because it is not installed; `final` is where it will be run."""
+    libraries = next(tree.glob("**/libxtables.so.*")).parent
+    shutil.copytree(libraries, target / "lib", symlinks=True)
+    plugins = next(tree.glob("usr/lib/**/xtables"))
+    if not (target / "lib/xtables").exists():
+        shutil.copytree(plugins, target / "lib/xtables")
+    (target / "bin").mkdir()
+    shutil.copy2(_first(tree, "sbin/xtables-nft-multi"), target / "bin")
+    for name in _IPTABLES:
+        script = target / "bin" / name
+        environment = f"LD_LIBRARY_PATH='{final}/lib' XTABLES_LIBDIR='{final}/lib/xtables'"
+        text = f"#!/bin/sh\nexec env {environment} '{final}/bin/xtables-nft-multi' {name} \"$@\"\n"
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
 
 
 def _keep(programs: Sequence[Path], folder: Path) -> None:

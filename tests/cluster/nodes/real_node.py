@@ -3,9 +3,10 @@
     async with RealNode("node-a", plane, programs) as node:
         …  # it is Ready, and pods bound to it run
 
-Each node has a PID namespace, a mount namespace, a control group and a folder of its own, and shares the
-machine's network: a pod needs `hostNetwork: true`, and `imagePullPolicy: Never` with the image `IMAGE`.
-In its mount namespace the folder's parts stand where every program expects them, such as /var/lib/kubelet.
+Each node has a PID namespace, a mount namespace, a control group and a folder of its own. In its mount
+namespace the folder's parts stand where every program expects them, such as /var/lib/kubelet.
+It shares the machine's network, so that a pod needs `hostNetwork: true`; but if its control plane has a
+switch, the node is connected to that, and any pod has a network. `imagePullPolicy: Never` in either case.
 """
 
 import asyncio
@@ -30,12 +31,16 @@ from gpuloom.sim.ports import free_ports
 from gpuloom.sim.probes import answers_ok
 from gpuloom.sim.supervisor import ProcessState, RestartPolicy, Supervisor
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.network.addresses import DNS_ADDRESS
+from tests.cluster.network.configuration import pod_network_configuration
 from tests.cluster.nodes import init_process
 from tests.cluster.nodes.cgroups import create_subtree
 from tests.cluster.nodes.claims import Claim, claim_home, give_up_home
 from tests.cluster.nodes.configuration import (
     HOST,
     KERNEL_SETTINGS,
+    LARGE_IMAGES,
+    SMALL_IMAGES,
     KubeletSettings,
     NodePorts,
     RuntimeLine,
@@ -48,6 +53,8 @@ from tests.cluster.nodes.kubelet_api import KubeletApi
 from tests.cluster.nodes.programs import NodePrograms
 
 READY_TIMEOUT_S = 60.0
+IMPORT_TIMEOUT_S = 300.0
+"""Of all our images at once, unpacked on two nodes of a busy machine."""
 CONTAINERD_NAMESPACE = "k8s.io"
 
 _INIT = "init"
@@ -55,6 +62,8 @@ _POLL_S = 0.1
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 # A node whose first process ended is a machine that lost its power: nothing of it can be started again.
 _POLICY = RestartPolicy(first_delay_s=0.05, max_early_deaths=3)
+# Of a node that shares its ports with nobody: those that everybody knows.
+_OWN_PORTS = NodePorts(kubelet=10250, kubelet_health=10248)
 
 
 class Daemon(StrEnum):
@@ -110,6 +119,8 @@ class NodePaths:
             "cdi-static": "/etc/cdi",
             "driver": "/proc/driver",
             "log/containers": "/var/log/containers",
+            "cni/state": "/var/lib/cni",
+            "netns": "/run/netns",
         }
         settings = {f"sysctl/{name}": f"/proc/sys/{name}" for name in KERNEL_SETTINGS}
         return {self.home / part: target for part, target in (folders | settings).items()}
@@ -130,7 +141,9 @@ class RealNode:
             raise InvalidRequestError(f"{name!r} can't name a node: letters, digits and hyphens, at most 42")
         self.name = name
         self.runtime = runtime
-        self.ports = NodePorts(*free_ports(2, random.Random()))
+        self.addresses = plane.switch.reserve() if plane.switch else None
+        """None: it shares the machine's."""
+        self.ports = _OWN_PORTS if self.addresses else NodePorts(*free_ports(2, random.Random()))
         self._plane = plane
         self._programs = programs
         self._clock = clock or SystemClock()
@@ -162,6 +175,11 @@ class RealNode:
         if self._claim is None:
             raise ValueError(f"node {self.name} has not been started")
         return self._claim
+
+    @property
+    def address(self) -> str:
+        """Where this machine reaches its kubelet."""
+        return self.addresses.address if self.addresses else HOST
 
     async def kill(self, daemon: Daemon, number: signal.Signals = signal.SIGKILL) -> None:
         """End the daemon by a signal; it is started again at once. Returns when its successor answers."""
@@ -200,7 +218,9 @@ class RealNode:
         """As run_in, inside the first container of a running pod; by the kubelet, as `kubectl exec` does."""
         namespace, name = key_of(pod)
         container = pod["spec"]["containers"][0]["name"]
-        kubelet = KubeletApi(f"{HOST}:{self.ports.kubelet}", self._plane.admin_kubeconfig, self._clock)
+        kubelet = KubeletApi(
+            f"{self.address}:{self.ports.kubelet}", self._plane.admin_kubeconfig, self._clock
+        )
         return await kubelet.execute(namespace, name, container, command)
 
     async def start_program(
@@ -212,7 +232,8 @@ class RealNode:
         await self._running().start([[replace(spec, environment=told)]])
 
     async def load_image(self, archive: Path) -> None:
-        await self.run_in("ctr", "--namespace", CONTAINERD_NAMESPACE, "images", "import", str(archive))
+        command = ("ctr", "--namespace", CONTAINERD_NAMESPACE, "images", "import", str(archive))
+        await self.run_in(*command, timeout_s=IMPORT_TIMEOUT_S)
 
     async def wait_ready(self) -> None:
         """Until Kubernetes shows the node Ready. Raise UnavailableError with its reason if it does not."""
@@ -236,6 +257,8 @@ class RealNode:
         supervisor = Supervisor(self._clock, _POLICY, keep_open=(claim.descriptor,))
         self._supervisor = await self._stack.enter_async_context(supervisor)
         await supervisor.start([[self._init()]])
+        if self._plane.switch and self.addresses:
+            await self._plane.switch.connect(self.addresses, supervisor.pid(_INIT))
         await supervisor.start([[self._containerd()]])
         await self.load_image(claim.home / "image.tar")
         await supervisor.start([[self._kubelet()]])
@@ -249,13 +272,26 @@ class RealNode:
         for folder in (*self.paths.mounts(), home / "root", home / "volume-plugins", self.paths.logs):
             if not folder.is_file():
                 folder.mkdir(parents=True, exist_ok=True)
-        _write(home / "cni/conf/10-loopback.conflist", network_configuration())
-        _write(home / "containerd.toml", containerd_configuration(self.runtime, home))
-        settings = KubeletSettings(self.ports, self._plane.authority_file, f"/{cgroup}")
+        self._write_network_files()
+        snapshotter = LARGE_IMAGES if self.addresses else SMALL_IMAGES
+        _write(home / "containerd.toml", containerd_configuration(self.runtime, home, snapshotter))
+        settings = KubeletSettings(self.ports, self._plane.authority_file, f"/{cgroup}", self.address)
+        if self.addresses:
+            settings = replace(settings, dns=DNS_ADDRESS)
         _write(home / "kubelet.yaml", kubelet_configuration(settings, home))
         kubeconfig = self._plane.kubeconfig_for(f"system:node:{self.name}", ["system:nodes"])
         shutil.copy(kubeconfig, home / "kubeconfig")
         write_image(self._programs.tools / "busybox", home / "image.tar")
+
+    def _write_network_files(self) -> None:
+        folder = self.claim.home / "cni"
+        if self.addresses is None:
+            _write(folder / "conf/10-loopback.conflist", network_configuration())
+            return
+        if self._programs.network is None:
+            raise ValueError(f"node {self.name} has a network, but no programs for it")
+        _write(folder / "conf/10-pods.conflist", pod_network_configuration(self.addresses))
+        (folder / "bin").symlink_to(self._programs.network.plugins)
 
     def _init(self) -> ProcessSpec:
         mounts = [f"{source}={target}" for source, target in self.paths.mounts().items()]
@@ -270,6 +306,7 @@ class RealNode:
                 "--mount-proc",
                 "--propagation",
                 "slave",
+                *(["--net"] if self.addresses else []),
             ),
             *(sys.executable, "-I", "-S", str(Path(init_process.__file__)), str(ready), *mounts),
         )
@@ -287,9 +324,10 @@ class RealNode:
             "config": home / "kubelet.yaml",
             "kubeconfig": home / "kubeconfig",
             "hostname-override": self.name,
+            **({"node-ip": self.address} if self.addresses else {}),
         }
         arguments = (f"--{flag}={value}" for flag, value in flags.items())
-        ready = answers_ok(f"http://{HOST}:{self.ports.kubelet_health}/healthz", self._clock)
+        ready = answers_ok(f"http://{self.address}:{self.ports.kubelet_health}/healthz", self._clock)
         return self._spec(Daemon.KUBELET, self._daemon(str(self._programs.kubelet), *arguments), ready)
 
     def _spec(self, name: str, argv: tuple[str, ...], ready: Probe) -> ProcessSpec:
@@ -309,7 +347,8 @@ class RealNode:
 
     def _entering(self) -> tuple[str, ...]:
         pid = self._running().pid(_INIT)
-        return ("nsenter", f"--mount=/proc/{pid}/ns/mnt", f"--pid=/proc/{pid}/ns/pid_for_children", "--")
+        own = {"mount": "mnt", "pid": "pid_for_children", **({"net": "net"} if self.addresses else {})}
+        return ("nsenter", *(f"--{option}=/proc/{pid}/ns/{name}" for option, name in own.items()), "--")
 
     def _environment(self) -> Mapping[str, str]:
         # Not the shell's: a KUBECONFIG or a proxy of the user must not reach a node of a test.

@@ -16,30 +16,28 @@ from gpuloom.sim.hardware import MachineSpec
 from gpuloom.sim.machine import Machine
 from gpuloom.sim.ports import HOST, free_ports
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.mesh import ACCOUNTS, NAMESPACE, MeshLayout, MeshPorts
-from tests.cluster.shared import DEPLOY
-
-_SHARED_PORTS = 6
+from tests.cluster.mesh import ACCOUNTS, MeshLayout, assign_ports, count_ports
+from tests.cluster.shared import account_of, apply_rights
 
 
 async def lay_out_services(plane: ControlPlane, machines: Sequence[MachineSpec], clock: Clock) -> MeshLayout:
     """Accounts, certificates and machines for the services of these nodes, in the plane's directory."""
-    await plane.apply(DEPLOY / "rbac")
-    accounts = {name: await plane.service_account_kubeconfig(NAMESPACE, name) for name in ACCOUNTS}
+    await apply_rights(plane)
+    accounts = {name: await plane.service_account_kubeconfig(*account_of(name)) for name in ACCOUNTS}
     nodes = tuple(machine.node for machine in machines)
-    ports = free_ports(_SHARED_PORTS + len(nodes), random.Random())
+    ports = free_ports(count_ports() + len(nodes), random.Random())
     layout = MeshLayout(
         directory=plane.directory / "mesh",
         logs=plane.directory / "logs",
         admin=plane.admin_kubeconfig,
         accounts=accounts,
         nodes=nodes,
-        ports=MeshPorts(*ports[:_SHARED_PORTS]),
+        ports=assign_ports(ports),
         clock=clock,
     )
     issue_development_certificates(layout.certificates, CertificateOrder(), clock)
     create_machines(layout.machines, machines)
-    agents = {node: f"{HOST}:{port}" for node, port in zip(nodes, ports[_SHARED_PORTS:], strict=True)}
+    agents = {node: f"{HOST}:{port}" for node, port in zip(nodes, ports[count_ports() :], strict=True)}
     layout.agents_file.write_bytes(orjson.dumps(agents))
     return layout
 

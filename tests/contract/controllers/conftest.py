@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 import uvloop
 
+from gpuloom.catalog.manifests import definitions, priority_classes
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import Selection
@@ -19,6 +20,7 @@ from gpuloom.sim.kubeapi import SimKubeApi
 from tests.cluster.background import BackgroundLoop
 from tests.cluster.binaries import require_binaries
 from tests.cluster.control_plane import ControlPlane, ControlPlaneOptions, open_control_plane
+from tests.cluster.shared import MANIFESTS
 
 TOKEN = "contract-token"
 NAMESPACE_PREFIX = "controllers-"
@@ -39,7 +41,9 @@ def plane_with_controllers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
     async def start() -> ControlPlane:
         plane = open_control_plane(binaries, directory, SystemClock(), options)
-        return await stack.enter_async_context(plane)
+        opened = await stack.enter_async_context(plane)
+        await opened.apply(MANIFESTS.parent / "crds", MANIFESTS.parent / "priority-classes.yaml")
+        return opened
 
     with BackgroundLoop() as background:
         try:
@@ -51,7 +55,9 @@ def plane_with_controllers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @asynccontextmanager
 async def simulated() -> AsyncIterator[KubeClient]:
     async with (
-        SimKubeApi(clock=SystemClock(), token=TOKEN) as api,
+        SimKubeApi(
+            clock=SystemClock(), token=TOKEN, preinstalled=(*definitions(), *priority_classes())
+        ) as api,
         KubeClient(KubeAccess.with_token(api.url, TOKEN), SystemClock()) as client,
     ):
         controllers = asyncio.create_task(ControllerLoop(client, SystemClock()).run())

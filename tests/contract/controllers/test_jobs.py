@@ -101,7 +101,7 @@ async def test_a_deleted_pod_of_a_job_is_counted_as_failed_and_replaced(workspac
 
 
 async def test_a_job_that_runs_too_long_fails(workspace: Workspace) -> None:
-    await workspace.client.create(JOBS, a_job(workspace.namespace, activeDeadlineSeconds=1))
+    await workspace.client.create(JOBS, a_job(workspace.namespace, activeDeadlineSeconds=4))
     await workspace.until_live(1)
 
     status = await until_ended(workspace, "Failed")

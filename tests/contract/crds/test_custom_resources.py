@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuloom.kube.resources import PDBS, PODS, Resource
+from gpuloom.kube.resources import CONFIGMAPS, DEPLOYMENTS, JOBS, PDBS, PODS, Resource
 from tests.contract.crds.api import Api
 from tests.contract.crds.manifests import (
     DEFAULTED,
@@ -22,7 +22,14 @@ from tests.contract.crds.manifests import (
 )
 from tests.contract.crds.wrong import WRONG
 
-OTHERS = {"Pod": PODS, "PodDisruptionBudget": PDBS}
+OTHERS = {
+    "ConfigMap": CONFIGMAPS,
+    "Deployment": DEPLOYMENTS,
+    "Job": JOBS,
+    "Pod": PODS,
+    "PodDisruptionBudget": PDBS,
+}
+RUN_BY_CONTROLLERS = (PODS, DEPLOYMENTS, JOBS)
 RESERVATIONS = RESOURCES["GPUReservation"]
 
 
@@ -43,7 +50,7 @@ def resource_of(manifest: Object) -> Resource:
 async def test_every_example_is_accepted_as_it_is(api: Api, file: Path) -> None:
     for manifest in documents(file):
         resource = resource_of(manifest)
-        dry_run = "&dryRun=All" if resource is PODS else ""
+        dry_run = "&dryRun=All" if resource in RUN_BY_CONTROLLERS else ""
 
         reply = await api.create(resource, manifest, f"?fieldValidation=Strict{dry_run}")
 

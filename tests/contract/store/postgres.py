@@ -8,8 +8,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -50,14 +51,42 @@ def server_url() -> Iterator[str]:
 def _in_container() -> Iterator[str]:
     # Its reaper is an image that can't be had everywhere; leaving the context removes the container.
     os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
-    from testcontainers.postgres import PostgresContainer  # noqa: PLC0415 - reads that variable
+    from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415 - reads that variable
 
     with PostgresContainer(IMAGE, driver=None) as container:
         yield container.get_connection_url()
 
 
+@dataclass(frozen=True)
+class LocalServer:
+    url: str
+    control: Sequence[str]
+    options: str
+
+    def crash(self) -> None:
+        """As if it was killed: nothing is written back, and it recovers at its next start."""
+        _run([*self.control, "-m", "immediate", "stop"])
+        _run([*self.control, "-o", self.options, "start"])
+
+
+@contextmanager
+def local_server() -> Iterator[LocalServer]:
+    """One of Debian's that can be made to crash; skip where there is none."""
+    programs = _programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL of Debian's package here")
+    with _local_server(programs, durable=True) as server:
+        yield server
+
+
 @contextmanager
 def _local(programs: Path) -> Iterator[str]:
+    with _local_server(programs, durable=False) as server:
+        yield server.url
+
+
+@contextmanager
+def _local_server(programs: Path, *, durable: bool) -> Iterator[LocalServer]:
     """PostgreSQL refuses to run as root, so root gives the folder to the account of Debian's package."""
     with tempfile.TemporaryDirectory(prefix="gpuloom-postgres-") as folder:
         data, port = Path(folder) / "data", _free_port()
@@ -80,11 +109,12 @@ def _local(programs: Path) -> Iterator[str]:
                 "UTF8",
             ]
         )
-        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+        options += "" if durable else " -c fsync=off"
         control = [*prefix, str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", f"{folder}/log"]
         _run([*control, "-o", options, "start"])
         try:
-            yield f"postgresql://{_USER}@127.0.0.1:{port}/postgres"
+            yield LocalServer(f"postgresql://{_USER}@127.0.0.1:{port}/postgres", control, options)
         finally:
             _run([*control, "-m", "immediate", "stop"])
 

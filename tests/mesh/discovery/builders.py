@@ -18,7 +18,7 @@ from gpuloom.v1.discovery_pb2_grpc import (
     DiscoveryServiceServicer,
     add_DiscoveryServiceServicer_to_server,
 )
-from services.discovery.cluster import ClusterModel, ClusterNode
+from services.discovery.core.cluster import ClusterModel, ClusterNode
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 from services.discovery.server import ALLOWED_CALLERS, SERVICE, DiscoveryServer, add_to_server

@@ -23,10 +23,10 @@ from gpuloom.sim.kubelet.devices import ANNOTATION_CLAIMS
 from gpuloom.v1.discovery_pb2 import WatchClusterRequest
 from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceStub
 from services.discovery import app as discovery
-from services.discovery.cluster import NOT_HEARD, SILENT
 from services.discovery.config import DiscoveryConfig
-from services.discovery.findings import Cause
-from services.discovery.trust import REASONS
+from services.discovery.core.cluster import NOT_HEARD, SILENT
+from services.discovery.core.findings import Cause
+from services.discovery.core.trust import REASONS
 from tests.mesh.node_agent.builders import AGENT_TTL, Mesh, Service, a_kubelet_of, a_mesh, facts_of, trusted
 from tests.mesh.node_agent.test_agent import a_babbler
 from tests.mesh.waiting import until

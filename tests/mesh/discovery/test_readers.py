@@ -16,7 +16,7 @@ from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.parsers import Address
 from gpuloom.v1.discovery_pb2 import WatchClusterRequest
 from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceStub
-from services.discovery.cluster import Changes
+from services.discovery.core.cluster import Changes
 from tests.mesh.discovery.builders import World, a_mirror, an_environment, serving
 from tests.mesh.waiting import running, until
 from tests.unit.clients.test_cluster_arrays import as_values, built_fresh

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,8 +12,10 @@ import orjson
 from prometheus_client import CollectorRegistry
 
 from gpuloom.clients.discovery import ClusterMirror, MirrorOptions
+from gpuloom.kube.objects import JsonObject
 from gpuloom.model.node import NodeMode
 from gpuloom.model.snapshot import NodeFacts
+from gpuloom.roster import ROSTER
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.rpc.environment import RpcEnvironment
@@ -29,16 +32,25 @@ from gpuloom.sim.kubelet.podresources import PodResourcesServer
 from gpuloom.sim.machine import Machine
 from services.discovery import app as discovery
 from services.discovery.config import DiscoveryConfig
+from services.mig_controller import app as mig_controller
+from services.mig_controller.config import MigConfig
 from services.node_agent import app as node_agent
 from services.node_agent import fleet
 from services.node_agent.config import AgentConfig
+from services.node_agent.usage.core.integrator import Integrator
+from services.node_agent.usage.metrics import UsageMetrics
+from services.node_agent.usage.recorder import Recorder
+from services.node_agent.usage.spools import SpoolBounds, Spools
+from services.node_agent.usage.stream import UsageStreams
+from services.scheduler_extender import app as scheduler_extender
+from services.scheduler_extender.config import ExtenderConfig
 from tests.mesh.waiting import until
 from tests.unit.sim.builders import a_spec
 
 Config = TypeVar("Config", bound=ServiceConfig)
 
 AGENT_TTL = "600ms"
-SERVICES = ("node_agent", "discovery", "scheduler_extender", "cli")
+SERVICES = ROSTER.identities
 
 
 class Service:
@@ -104,21 +116,25 @@ class Mesh:
         os.replace(replacement, self.agents_file)
 
     async def start_agent(self, name: str, port: int = 0) -> Service:
-        await self._start_kubelet(name)
-        own = {
+        await self.start_kubelet(name)
+        own = self.agent_settings(name, port)
+        return await self._start("node_agent", AgentConfig, node_agent.build, own)
+
+    def agent_settings(self, name: str, port: int) -> dict[str, str]:
+        return {
             "GPULOOM_NODE_NAME": name,
             "GPULOOM_AGENT_DRIVER": "simulated",
             "GPULOOM_AGENT_MACHINE_DIR": str(self.folder / name),
             "GPULOOM_AGENT_SAMPLE_INTERVAL": "50ms",
             "GPULOOM_AGENT_HEARTBEAT_INTERVAL": "100ms",
+            "GPULOOM_AGENT_USAGE_WINDOW": "1s",
             "GPULOOM_GRPC_HOST": "127.0.0.1",
             "GPULOOM_GRPC_PORT": str(port),
         }
-        return await self._start("node_agent", AgentConfig, node_agent.build, own)
 
     async def start_fleet(self, *names: str, follow: bool = False) -> Service:
         for name in names:
-            await self._start_kubelet(name)
+            await self.start_kubelet(name)
         own = {
             "GPULOOM_FLEET_MACHINES_DIR": str(self.folder),
             **({"GPULOOM_FLEET_NODES": ",".join(names)} if names else {}),
@@ -129,7 +145,7 @@ class Mesh:
         }
         return await self._start("node_agent", fleet.FleetConfig, fleet.build, own)
 
-    async def _start_kubelet(self, name: str) -> None:
+    async def start_kubelet(self, name: str) -> None:
         """As far as an agent asks it. On nvidia machines tests do so themselves, with what it should say."""
         machine = Machine.open(self.folder / name)
         if machine.spec.mode is NodeMode.GPULOOM and name not in self._kubelets:
@@ -153,6 +169,31 @@ class Mesh:
         }
         return await self._start("discovery", DiscoveryConfig, discovery.build, own | found_by)
 
+    async def start_extender(self, discovery: Service) -> Service:
+        """Which keeps the ledger and holds; nobody asks it to schedule."""
+        own = {
+            "GPULOOM_DISCOVERY_ADDRESS": f"127.0.0.1:{discovery.port}",
+            "GPULOOM_EXTENDER_HOST": "127.0.0.1",
+            "GPULOOM_EXTENDER_PORT": str(free_port()),
+            "GPULOOM_EXTENDER_ADMISSION_POLICIES": "none",
+            "GPULOOM_EXTENDER_LEASE_NAMESPACE": "default",
+            "GPULOOM_GRPC_HOST": "127.0.0.1",
+            "GPULOOM_GRPC_PORT": "0",
+        }
+        return await self._start("scheduler_extender", ExtenderConfig, scheduler_extender.build, own)
+
+    async def start_mig(self, discovery: Service, extender: Service, **own: str) -> Service:
+        settings = {
+            "GPULOOM_EXTENDER_ADDRESS": f"127.0.0.1:{extender.port}",
+            "GPULOOM_DISCOVERY_ADDRESS": f"127.0.0.1:{discovery.port}",
+            "GPULOOM_MIG_INTERVAL": "50ms",
+            "GPULOOM_MIG_DELAY": "50ms",
+            "GPULOOM_MIG_LEASE_NAMESPACE": "default",
+            "GPULOOM_GRPC_HOST": "127.0.0.1",
+            "GPULOOM_GRPC_PORT": "0",
+        }
+        return await self._start("mig_controller", MigConfig, mig_controller.build, settings | own)
+
     async def mirror(self, service: Service, caller: str = "cli", **options: Any) -> ClusterMirror:
         """A reader of this discovery, which follows until the mesh is taken down."""
         channel = await self.channel(service, "discovery", caller)
@@ -168,15 +209,9 @@ class Mesh:
         target = RpcChannel(environment, f"127.0.0.1:{service.port}", name)
         return await self._stack.enter_async_context(target)
 
-    async def _start(
-        self,
-        name: str,
-        config_type: type[Config],
-        build: Callable[[App, Config], Awaitable[None]],
-        settings: dict[str, str],
-    ) -> Service:
-        files = tls_files(self.folder, name)
-        shared = {
+    def shared_settings(self, service: str) -> dict[str, str]:
+        files = tls_files(self.folder, service)
+        return {
             "GPULOOM_TLS_CERT_FILE": str(files.cert_file),
             "GPULOOM_TLS_KEY_FILE": str(files.key_file),
             "GPULOOM_TLS_CA_FILE": str(files.ca_file),
@@ -185,7 +220,15 @@ class Mesh:
             "GPULOOM_HTTP_PORT": "0",
             "GPULOOM_DRAIN_TIMEOUT": "2s",
         }
-        config = load_config(config_type, shared | settings)
+
+    async def _start(
+        self,
+        name: str,
+        config_type: type[Config],
+        build: Callable[[App, Config], Awaitable[None]],
+        settings: dict[str, str],
+    ) -> Service:
+        config = load_config(config_type, self.shared_settings(name) | settings)
         app, stop = App(name, SystemClock(), CollectorRegistry()), asyncio.Event()
 
         async def build_app() -> None:
@@ -213,11 +256,17 @@ async def a_kubelet_of(machine: Machine) -> AsyncIterator[Host]:
 
 
 @asynccontextmanager
-async def a_mesh(folder: Path) -> AsyncIterator[Mesh]:
+async def a_mesh(folder: Path, preinstalled: Iterable[JsonObject] = ()) -> AsyncIterator[Mesh]:
     """Certificates and a Kubernetes API; whatever is started in it ends with it."""
     issue_development_certificates(folder, CertificateOrder(SERVICES), SystemClock())
-    async with SimKubeApi() as api, AsyncExitStack() as stack:
+    async with SimKubeApi(preinstalled=preinstalled) as api, AsyncExitStack() as stack:
         yield Mesh(folder, api, stack)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def trusted(mirror: ClusterMirror, uid: str) -> bool:
@@ -227,6 +276,14 @@ def trusted(mirror: ClusterMirror, uid: str) -> bool:
 
 def facts_of(mirror: ClusterMirror, uid: str) -> NodeFacts:
     return mirror.snapshot().nodes[uid]
+
+
+def no_usage() -> UsageStreams:
+    """For a server that is asked for other things."""
+    clock, metrics = SystemClock(), UsageMetrics(CollectorRegistry())
+    spools = Spools(None, SpoolBounds(1, 1, 1), clock)
+    recorder = Recorder(Integrator(10**9, 1), spools, lambda _uid: {}, clock, metrics)
+    return UsageStreams(recorder, 5.0, clock, metrics)
 
 
 async def _end(service: Service) -> None:

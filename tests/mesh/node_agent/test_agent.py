@@ -38,7 +38,7 @@ from services.node_agent.attribution.listing import ProcessLister
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
-from tests.mesh.node_agent.builders import Mesh, Service, a_kubelet_of, a_mesh
+from tests.mesh.node_agent.builders import Mesh, Service, a_kubelet_of, a_mesh, no_usage
 from tests.mesh.waiting import until
 from tests.unit.discovery.builders import a_state
 from tests.unit.node_agent.builders import FakeMachine
@@ -172,7 +172,7 @@ async def test_an_agent_that_no_longer_looks_vouches_for_nothing() -> None:
     node = Node(a_state(), clock, max_age_s=10.0)
     machine = FakeMachine()
     lister = ProcessLister(machine, Census(machine, machine))
-    servicer = NodeAgentServer(node, lister, HEARTBEAT_S, AgentMetrics(CollectorRegistry()))
+    servicer = NodeAgentServer(node, lister, no_usage(), HEARTBEAT_S, AgentMetrics(CollectorRegistry()))
 
     async with an_agent(servicer) as channel:
         call = channel.stub(NodeAgentServiceStub).WatchState(pb.WatchStateRequest())

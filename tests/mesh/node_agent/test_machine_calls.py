@@ -26,13 +26,13 @@ from gpuloom.v1.node_agent_pb2_grpc import NodeAgentServiceStub, add_NodeAgentSe
 from services.node_agent.agent import SERVICE
 from services.node_agent.attribution.census import Census
 from services.node_agent.attribution.listing import ProcessLister
+from services.node_agent.core.readings import Process
+from services.node_agent.core.state import next_state
 from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.ports import ProcessOwner
-from services.node_agent.readings import Process
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
-from services.node_agent.state import next_state
-from tests.mesh.node_agent.builders import Service, a_mesh
+from tests.mesh.node_agent.builders import Service, a_mesh, no_usage
 from tests.mesh.waiting import until
 from tests.unit.node_agent.builders import (
     PAIR,
@@ -130,7 +130,7 @@ async def an_agent_of(machine: FakeMachine) -> AsyncIterator[Stage]:
     node = Node(a_start(), clock, max_age_s=10.0)
     server = RpcServer(INSECURE, "127.0.0.1", 0)
     async with ProcessLister(machine, Census(machine, machine)) as lister:
-        servicer = NodeAgentServer(node, lister, 5.0, AgentMetrics(CollectorRegistry()))
+        servicer = NodeAgentServer(node, lister, no_usage(), 5.0, AgentMetrics(CollectorRegistry()))
         server.add(servicer, add_NodeAgentServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
         async with server, RpcChannel(INSECURE, f"127.0.0.1:{server.port}", "node_agent") as channel:
             yield Stage(node, clock, channel)

@@ -18,7 +18,7 @@ from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1 import scheduler_extender_pb2_grpc as pb_grpc
 
 SERVICE = pb.DESCRIPTOR.services_by_name["SchedulerExtenderService"]
-ONLY_CLI = dict.fromkeys(("WatchDecisions", "ListAllocations", "Explain", "WhatIf"), frozenset({"cli"}))
+ONLY_CLI = {method.name: frozenset({"cli"}) for method in SERVICE.methods}
 
 List = Callable[[pb.ListAllocationsRequest, Any], Awaitable[pb.ListAllocationsResponse]]
 Watch = Callable[[pb.WatchDecisionsRequest, Any], AsyncIterator[pb.WatchDecisionsResponse]]
@@ -50,6 +50,11 @@ class Extender(pb_grpc.SchedulerExtenderServiceServicer):
     ) -> AsyncIterator[pb.WatchDecisionsResponse]:
         async for message in self._on_watch(request, context):
             yield message
+
+    async def WatchLedger(
+        self, request: pb.WatchLedgerRequest, context: Any
+    ) -> AsyncIterator[pb.WatchLedgerResponse]:
+        yield pb.WatchLedgerResponse()
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:
         return pb.ExplainResponse()

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
@@ -9,6 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type:
 
 from gpuloom.errors import NotFoundError, NotReadyError, UnavailableError
 from gpuloom.rpc.channel import RpcChannel, open_stream
+from gpuloom.rpc.health import HealthServicer
 from gpuloom.rpc.server import ListenError, RpcServer, ServerOptions
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1 import scheduler_extender_pb2_grpc as pb_grpc
@@ -62,6 +64,17 @@ async def test_those_who_watch_health_are_told_of_the_drain() -> None:
             drain = asyncio.create_task(server.drain(grace_s=5))
             told += [message.status async for message in messages]
             await drain
+
+    assert told == [SERVING, NOT_SERVING]
+
+
+async def test_a_drain_that_comes_while_an_answer_is_sent_is_told_too() -> None:
+    servicer = HealthServicer(frozenset())
+    watch = servicer.Watch(health_pb2.HealthCheckRequest(), cast("Any", None))
+
+    told = [(await anext(watch)).status]
+    await servicer.close()
+    told += [answer.status async for answer in watch]
 
     assert told == [SERVING, NOT_SERVING]
 
@@ -157,7 +170,10 @@ async def test_reflection_lists_the_services_when_switched_on() -> None:
 @pytest.mark.parametrize(
     ("allow", "complaint"),
     [
-        ({"ListAllocations": frozenset({"cli"})}, "no allow-list for Explain, WatchDecisions, WhatIf"),
+        (
+            {"ListAllocations": frozenset({"cli"})},
+            "no allow-list for Explain, WatchDecisions, WatchLedger",
+        ),
         ({**ONLY_CLI, "DropTables": frozenset({"cli"})}, "allow-list for DropTables"),
     ],
 )

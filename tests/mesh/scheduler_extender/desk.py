@@ -20,7 +20,7 @@ from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.verbs.wire import BindCall
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from tests.mesh.scheduler_extender.kubernetes import JsonObject, add_node, add_pod
 from tests.mesh.waiting import until
 
@@ -34,14 +34,16 @@ class Desk:
         clock = SystemClock()
         self.api = api
         self.state = ClusterState(Ledger(settle_s=0.05), lambda: False, clock)
-        self.bench = Bench(self.state.ledger, self.state.views, DecisionLog(clock), clock)
+        self.context = BindContext(self.state.ledger, self.state.views, DecisionLog(clock), clock)
         self._nodes = Informer(client, NODES, clock)
         self._pods = Informer(client, PODS, clock)
         self._nodes.on_change(self.state.observe_node)
         self._pods.on_change(self.state.observe_pod)
         self._tasks: list[asyncio.Task[None]] = []
         pods = KubernetesPods(self._pods, client)
-        self.bindings = Bindings(self.bench, pods, KubernetesBinder(client, Failpoints((), clock)), timeout_s)
+        self.bindings = Bindings(
+            self.context, pods, KubernetesBinder(client, Failpoints((), clock)), timeout_s
+        )
 
     async def follow(self) -> None:
         """Let the informers go on, and wait until they are there."""

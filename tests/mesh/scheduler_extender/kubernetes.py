@@ -31,12 +31,17 @@ def add_node(api: SimKubeApi, name: str, gpus: int = 1, mode: NodeMode = NodeMod
 
 
 def add_pod(
-    api: SimKubeApi, name: str, resources: Mapping[str, str] | None = None, namespace: str = "default"
+    api: SimKubeApi,
+    name: str,
+    resources: Mapping[str, str] | None = None,
+    namespace: str = "default",
+    labels: Mapping[str, str] | None = None,
 ) -> JsonObject:
     """A pod that waits for a node; it asks for one whole GPULoom card unless told otherwise."""
     asked = dict(gpuloom_share(1000) if resources is None else resources)
     container = {"name": "main", "image": "example.test/main", "resources": {"limits": asked}}
-    pod = {"metadata": {"name": name, "namespace": namespace}, "spec": {"containers": [container]}}
+    metadata = {"name": name, "namespace": namespace, "labels": dict(labels or {})}
+    pod = {"metadata": metadata, "spec": {"containers": [container]}}
     return api.store.create("pods", pod)
 
 

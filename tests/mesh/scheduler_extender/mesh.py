@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 
+from gpuloom.catalog.manifests import definitions
 from gpuloom.model.node import NodeMode
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.rpc.dev_ca import tls_files
@@ -11,7 +13,7 @@ from gpuloom.rpc.server import RpcServer
 from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.v1.discovery_pb2_grpc import add_DiscoveryServiceServicer_to_server
 from services.discovery.app import SERVICE as DISCOVERY
-from services.discovery.cluster import ClusterNode
+from services.discovery.core.cluster import ClusterNode
 from services.discovery.server import ALLOWED_CALLERS as READERS
 from services.scheduler_extender import app as extender
 from services.scheduler_extender.config import ExtenderConfig
@@ -91,6 +93,12 @@ class Cluster:
             return await line.post(f"/{verb}", body)
 
 
+@cache
+def _definitions() -> tuple[JsonObject, ...]:
+    found = (dict(definition) for definition in definitions())
+    return tuple(each for each in found if each["spec"]["names"]["kind"] == "GPUHold")
+
+
 def https_port(service: Service) -> int:
     (port,) = (context.port for context in service.app.contexts if isinstance(context, ExtenderHttp))
     return port
@@ -105,7 +113,7 @@ async def ready(service: Service) -> None:
 async def a_cluster(folder: Path) -> AsyncIterator[Cluster]:
     """Discovery runs; whatever else is started in it ends with it."""
     issue(folder, "discovery", "scheduler_extender", "kube_scheduler", "cli")
-    async with SimKubeApi() as api, AsyncExitStack() as stack:
+    async with SimKubeApi(preinstalled=_definitions()) as api, AsyncExitStack() as stack:
         cluster = Cluster(folder, api, stack)
         await cluster.start_discovery()
         yield cluster

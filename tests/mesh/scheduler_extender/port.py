@@ -12,7 +12,7 @@ from gpuloom.placement.score import ScoreWeights
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.tls import CertificateSource, server_ssl_context
 from gpuloom.runtime.clock import Clock, SystemClock
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.verbs.https import ExtenderHttp, HttpsOptions
@@ -61,7 +61,7 @@ class Port:
         source = CertificateSource(tls_files(folder, "scheduler_extender"), lambda outcome: None)
         tls = server_ssl_context(source, options.client_certificate)
         https = HttpsOptions("127.0.0.1", options.number, tls, check_identity=options.client_certificate)
-        self.verbs = options.verbs(desk.bench, desk.bindings, Preferences(8, Outcomes(ScoreWeights())))
+        self.verbs = options.verbs(desk.context, desk.bindings, Preferences(8, Evaluator(ScoreWeights())))
         metrics = ExtenderMetrics(self.registry)
         clock = options.clock or SystemClock()
         self.http = ExtenderHttp(self.verbs, lambda: self.unready, https, clock, metrics)

@@ -278,7 +278,7 @@ async def test_every_bind_is_a_decision_to_look_at() -> None:
         await desk.bind(pod, "n1")
         await desk.bind(rival, "n1")
 
-        told = [(item.pod.name, item.verdict, bool(item.reason)) for item in desk.bench.decisions.newest()]
+        told = [(item.pod.name, item.verdict, bool(item.reason)) for item in desk.context.decisions.newest()]
         assert told == [
             ("p", Verdict.BIND_FAILED, True),
             ("p", Verdict.BOUND, False),

@@ -21,11 +21,10 @@ from gpuloom.v1.scheduler_extender_pb2_grpc import (
     SchedulerExtenderServiceStub,
     add_SchedulerExtenderServiceServicer_to_server,
 )
-from services.scheduler_extender.app import SERVICE
 from services.scheduler_extender.core.ledger.attempts import Attempt
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.inquiries.decisions import DecisionLog
-from services.scheduler_extender.server import ALLOWED_CALLERS, MAX_PAGE, SchedulerExtenderServer
+from services.scheduler_extender.server import MAX_PAGE, SERVICE, SchedulerExtenderServer, callers_of
 from tests.mesh.rpc.builders import a_channel, an_environment, issue, open_decisions
 from tests.mesh.waiting import running, until
 from tests.unit.scheduler_extender.builders import (
@@ -48,8 +47,9 @@ async def calling(
     """The service, and a channel to it with this caller's certificate."""
     issue(folder, "scheduler_extender", caller)
     server = RpcServer(an_environment(tls_files(folder, "scheduler_extender")), "127.0.0.1", 0)
-    servicer = SchedulerExtenderServer(ledger, decisions, InquiryDesk().inquiries)
-    server.add(servicer, add_SchedulerExtenderServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
+    desk = InquiryDesk()
+    servicer = SchedulerExtenderServer(ledger, desk.feed, decisions, desk.inquiries)
+    server.add(servicer, add_SchedulerExtenderServiceServicer_to_server, SERVICE, callers_of(SERVICE))
     environment = an_environment(tls_files(folder, caller))
     async with server, a_channel(environment, server) as channel:
         yield channel

@@ -12,7 +12,7 @@ from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.kubeapi import SimKubeApi
 from services.scheduler_extender.adapters import fence
 from services.scheduler_extender.adapters.fence import KubernetesFence
-from services.scheduler_extender.adapters.pod_informer import PodFeed
+from services.scheduler_extender.adapters.pod_informer import PodInformer
 from services.scheduler_extender.leadership.takeover import Patience, take_over
 from tests.mesh.scheduler_extender.desk import a_client
 from tests.mesh.scheduler_extender.kubernetes import add_pod, the_pod
@@ -22,9 +22,9 @@ LIST = r"/pods$"
 
 
 @asynccontextmanager
-async def a_feed(*, prompt: bool = True) -> AsyncIterator[tuple[SimKubeApi, KubeClient, PodFeed]]:
+async def a_feed(*, prompt: bool = True) -> AsyncIterator[tuple[SimKubeApi, KubeClient, PodInformer]]:
     async with SimKubeApi() as api, a_client(api) as client:
-        yield api, client, PodFeed(client, SystemClock(), prompt=prompt)
+        yield api, client, PodInformer(client, SystemClock(), prompt=prompt)
 
 
 async def test_what_was_written_before_is_known_when_the_version_is_reached() -> None:

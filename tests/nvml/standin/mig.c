@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_RECORDS 512
@@ -52,11 +53,34 @@ static int load(int fd, mig_record *out) {
     return count;
 }
 
+/* What the kernel driver would show in /proc, under the folder <state>.proc: one capability for each GPU instance,
+ * and one for its compute instance. The files of instances that are gone stay, as nobody may open them. */
+static void show_capabilities(const mig_record *r) {
+    char root[1024], path[1400];
+    if (!state_path(".proc", root, sizeof root) || access(root, W_OK) != 0) return;
+    for (int compute = 0; compute <= r->compute; compute++) {
+        int length = snprintf(path, sizeof path, "%s/driver/nvidia/capabilities/gpu%u/mig/gi%u%s", root, r->gpu, r->id,
+                              compute ? "/ci0" : "");
+        for (char *slash = path + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
+            *slash = 0;
+            mkdir(path, 0755);
+            *slash = '/';
+        }
+        mkdir(path, 0755);
+        snprintf(path + length, sizeof path - (size_t)length, "/access");
+        FILE *file = fopen(path, "w");
+        if (!file) continue;
+        fprintf(file, "DeviceFileMinor: %u\nDeviceFileMode: 292\n", 3 + r->gpu * 100 + r->id * 2 + (unsigned)compute);
+        fclose(file);
+    }
+}
+
 static void save(int fd, const mig_record *records, int count) {
     if (ftruncate(fd, 0) != 0) return;
     lseek(fd, 0, SEEK_SET);
     for (int i = 0; i < count; i++) {
         const mig_record *r = &records[i];
+        show_capabilities(r);
         dprintf(fd, "%u %u %u %u %u %d %s\n", r->gpu, r->id, r->profile, r->start, r->size, r->compute, r->uuid);
     }
 }
@@ -139,6 +163,10 @@ ret_t nvmlDeviceSetMigMode(dev_t_ device, unsigned mode, ret_t *activation) {
     if (mode > 1) return INVALID_ARGUMENT;
     gpu_number(device->gpu, "architecture", &architecture);
     change_setting(device->gpu, "mig.pending", mode);
+    if (lies(__func__, device->gpu)) {
+        *activation = SUCCESS;
+        return SUCCESS;
+    }
     if (gpu_number(device->gpu, "mig.activation", &status)) *activation = (ret_t)status;
     else if ((unsigned)now == mode) *activation = SUCCESS;
     else if (mig_records(device->gpu, records) || gpu_text(device->gpu, "processes", text, sizeof text)) *activation = IN_USE;
@@ -288,6 +316,10 @@ ret_t nvmlDeviceCreateGpuInstance(dev_t_ device, unsigned id, instance_t *out) {
 ret_t nvmlDeviceCreateGpuInstanceWithPlacement(dev_t_ device, unsigned id, const placement *where, instance_t *out) {
     mig_profile p;
     ENTER(device);
+    if (lies(__func__, device->gpu)) {
+        *out = mig_handle(device->gpu, MAX_INSTANCES - 1);
+        return SUCCESS;
+    }
     ret_t rc = ready_to_create(device, id, &p);
     if (rc != SUCCESS) return rc;
     for (unsigned i = 0; i < p.start_count; i++)
@@ -334,6 +366,7 @@ ret_t mig_change(unsigned gpu, unsigned id, int compute) {
 
 ret_t nvmlGpuInstanceDestroy(instance_t instance) {
     ret_t rc = enter_gpu(__func__, instance->gpu);
+    if (rc == SUCCESS && lies(__func__, instance->gpu)) return SUCCESS;
     return rc == SUCCESS ? mig_change(instance->gpu, instance->id, -1) : rc;
 }
 

@@ -38,6 +38,8 @@ const char *state_path(const char *suffix, char *out, size_t size);
 ret_t enter(const char *function);
 ret_t enter_gpu(const char *function, unsigned gpu);
 ret_t enter_device(const char *function, dev_t_ device);
+/* Whether the function is to say that it did what it did not: key "lie.FUNCTION" of the GPU. */
+int lies(const char *function, unsigned gpu);
 ret_t init_library(void);
 ret_t shutdown_library(void);
 

@@ -184,6 +184,13 @@ static ret_t suffer(const char *function, unsigned gpu) {
     return asked(gpu, "fault", function, &value) ? (ret_t)value : SUCCESS;
 }
 
+int lies(const char *function, unsigned gpu) {
+    char key[160];
+    long long value = 0;
+    snprintf(key, sizeof key, "lie.%s", function);
+    return gpu_number(gpu, key, &value) && value;
+}
+
 ret_t enter(const char *function) {
     count_call(function);
     pthread_mutex_lock(&lock);

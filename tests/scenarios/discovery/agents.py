@@ -138,6 +138,20 @@ class ScriptedAgent(NodeAgentServiceServicer):
     ) -> pb.ListProcessesResponse:
         raise NotReadyError("this agent has a script for its state alone")
 
+    async def StreamUsage(
+        self, request: pb.StreamUsageRequest, context: object
+    ) -> AsyncIterator[pb.StreamUsageResponse]:
+        nothing: tuple[pb.StreamUsageResponse, ...] = ()
+        for response in nothing:
+            yield response
+        raise NotReadyError("this agent has a script for its state alone")
+
+    async def ListLayouts(self, request: pb.ListLayoutsRequest, context: object) -> pb.ListLayoutsResponse:
+        return pb.ListLayoutsResponse()
+
+    async def ChangeLayout(self, request: pb.ChangeLayoutRequest, context: object) -> pb.ChangeLayoutResponse:
+        raise NotReadyError("a scripted agent changes nothing")
+
 
 @asynccontextmanager
 async def serving_agents(script: Script, files: TlsFiles) -> AsyncIterator[Mapping[str, int]]:

@@ -55,27 +55,6 @@ def test_replacing_the_default_under_another_name_is_refused(capsys: pytest.Capt
     assert "exclude each other" in capsys.readouterr().err
 
 
-def test_the_deployment_runs_the_second_scheduler_with_its_configuration_account_and_certificate() -> None:
-    documents = list(yaml.safe_load_all((DEPLOY / "scheduler" / "deployment.yaml").read_text("utf-8")))
-    accounts = list(yaml.safe_load_all((DEPLOY / "rbac" / "scheduler.yaml").read_text("utf-8")))
-    deployment = next(document for document in documents if document["kind"] == "Deployment")
-    spec = deployment["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    entry = the_extender(SchedulerConfigOptions())
-
-    account = next(item["metadata"] for item in accounts if item["kind"] == "ServiceAccount")
-    assert spec["serviceAccountName"] == account["name"]
-    assert deployment["metadata"]["namespace"] == account["namespace"]
-    assert f"--config={mounts['config']}/{SECOND}" in container["command"]
-    assert {Path(entry["tlsConfig"][key]).parent for key in ("certFile", "keyFile", "caFile")} == {
-        Path(mounts["tls"])
-    }
-    assert container["image"].startswith("registry.k8s.io/kube-scheduler:v")
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert spec["securityContext"]["runAsNonRoot"] is True
-
-
 def the_extender(options: SchedulerConfigOptions) -> dict[str, Any]:
     (entry,) = rendered(options)["extenders"]
     assert isinstance(entry, dict)

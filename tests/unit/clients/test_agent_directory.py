@@ -13,7 +13,7 @@ from gpuloom.clients.discovery import ClusterMirror
 from gpuloom.runtime.clock import FakeClock, settle
 from gpuloom.runtime.parsers import Address
 from services.discovery.agents import WantedAgents
-from services.discovery.cluster import ClusterModel
+from services.discovery.core.cluster import ClusterModel
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 from services.discovery.server import DiscoveryServer

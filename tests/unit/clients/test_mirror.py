@@ -9,10 +9,10 @@ from gpuloom.clients.cluster_arrays import ClusterArrays
 from gpuloom.clients.discovery import ClusterMirror, MirrorOptions
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.model.version import StreamVersion
+from gpuloom.rpc.changelog import ChangeLog
 from gpuloom.runtime.clock import FakeClock, settle
 from services.discovery import feed as feed_module
-from services.discovery.changelog import ChangeLog
-from services.discovery.cluster import Changes, ClusterModel
+from services.discovery.core.cluster import Changes, ClusterModel
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
 from services.discovery.server import DiscoveryServer

@@ -3,12 +3,13 @@ from hypothesis import given, settings
 
 from gpuloom.codec.device import MAX_TEXT_LENGTH
 from gpuloom.codec.ledger import decision_from_proto, decision_to_proto, entry_from_proto, entry_to_proto
+from gpuloom.codec.node_ledger import node_ledger_from_proto, node_ledger_to_proto
 from gpuloom.errors import InvalidRequestError
-from gpuloom.model.ledger import Decision, LedgerEntry
+from gpuloom.model.ledger import Decision, LedgerEntry, NodeLedger
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.types_pb2 import AllocatedDevice, DeviceRef
 from tests.effort import examples
-from tests.strategies import DECISIONS, ENTRIES, hostile
+from tests.strategies import DECISIONS, ENTRIES, NODE_LEDGERS, hostile
 
 
 @settings(max_examples=examples(50))
@@ -23,6 +24,25 @@ def test_a_decision_survives_the_wire(decision: Decision) -> None:
 @given(ENTRIES)
 def test_an_entry_survives_the_wire_and_unknown_devices_stay_unknown(entry: LedgerEntry) -> None:
     assert entry_from_proto(pb.LedgerEntry.FromString(entry_to_proto(entry).SerializeToString())) == entry
+
+
+@settings(max_examples=examples(50))
+@given(NODE_LEDGERS)
+def test_what_is_said_of_a_node_survives_the_wire(ledger: NodeLedger) -> None:
+    written = node_ledger_to_proto(ledger).SerializeToString()
+
+    assert node_ledger_from_proto(pb.NodeLedger.FromString(written)) == ledger
+
+
+@settings(max_examples=examples(50))
+@given(hostile(pb.NodeLedger))
+def test_a_hostile_node_ledger_is_refused_or_whole(message: pb.NodeLedger) -> None:
+    try:
+        ledger = node_ledger_from_proto(message)
+    except InvalidRequestError:
+        return
+
+    assert node_ledger_from_proto(node_ledger_to_proto(ledger)) == ledger
 
 
 @settings(max_examples=examples(50))

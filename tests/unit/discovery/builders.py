@@ -7,8 +7,8 @@ from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
-from services.discovery.nodes import ClusterNode
-from services.discovery.pods import Asked, NodePod
+from services.discovery.core.nodes import ClusterNode
+from services.discovery.core.pods import Asked, NodePod
 
 TTL_S = 30.0
 GRACE_S = 60.0

@@ -3,10 +3,10 @@
 from typing import Any
 
 from gpuloom.model.node import Holder, HolderSource, NodeMode, NodeState
-from services.discovery.findings import Cause
-from services.discovery.nodes import ClusterNode
-from services.discovery.pods import NodePod
-from services.discovery.trust import Case, Judgement, Voice, judge
+from services.discovery.core.findings import Cause
+from services.discovery.core.nodes import ClusterNode
+from services.discovery.core.pods import NodePod
+from services.discovery.core.trust import Case, Judgement, Voice, judge
 from tests.unit.discovery.builders import GRACE_S, a_gpuloom_node, a_node, two_gpus
 
 KUBELET, PROCESS = HolderSource.KUBELET, HolderSource.PROCESS

@@ -14,7 +14,7 @@ from gpuloom.runtime.clock import FakeClock, settle
 from gpuloom.runtime.parsers import Address
 from services.discovery.adapters.informers import finding_agents_by_node, finding_agents_by_pod
 from services.discovery.agents import AgentPods, AgentsFile, WantedAgents
-from services.discovery.cluster import ClusterModel
+from services.discovery.core.cluster import ClusterModel
 from services.discovery.followers import Followers, FollowerSettings
 from tests.unit.discovery.builders import TTL_S, a_state
 from tests.unit.discovery.fake_agents import FakeAgents

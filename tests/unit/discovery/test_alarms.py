@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.discovery.alarms import Alarms
+from services.discovery.core.alarms import Alarms
 
 NAMES = st.sampled_from("abc")
 TIMES = st.integers(0, 5).map(float)

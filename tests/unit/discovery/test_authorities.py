@@ -4,10 +4,10 @@ import pytest
 
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import Holder, HolderSource, NodeMode, NodeState
-from services.discovery.authorities import authority_findings
-from services.discovery.findings import Cause
-from services.discovery.pods import NodePod
-from services.discovery.trust import Case, Judgement, Voice, judge
+from services.discovery.core.authorities import authority_findings
+from services.discovery.core.findings import Cause
+from services.discovery.core.pods import NodePod
+from services.discovery.core.trust import Case, Judgement, Voice, judge
 from tests.unit.discovery.builders import (
     GRACE_S,
     a_gpuloom_node,

@@ -6,11 +6,11 @@ from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode, NodeState, PodPresence
 from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
-from services.discovery.cluster import NOT_HEARD, SILENT, Changes, ClusterModel, ClusterNode, TrustChange
-from services.discovery.desired import Desired, GpuFault
-from services.discovery.findings import Cause, Finding
-from services.discovery.pods import NodePod
-from services.discovery.trust import REASONS
+from services.discovery.core.cluster import NOT_HEARD, SILENT, Changes, ClusterModel, ClusterNode, TrustChange
+from services.discovery.core.desired import Desired, GpuFault
+from services.discovery.core.findings import Cause, Finding
+from services.discovery.core.pods import NodePod
+from services.discovery.core.trust import REASONS
 from tests.unit.discovery.builders import (
     GRACE_S,
     TTL_S,

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from gpuloom.model.snapshot import NodeFacts
+from gpuloom.rpc.changelog import ChangeLog
 from gpuloom.runtime.clock import FakeClock
 from services.discovery import feed as feed_module
-from services.discovery.changelog import ChangeLog
-from services.discovery.cluster import Changes
+from services.discovery.core.cluster import Changes
 from services.discovery.feed import ClusterFeed
 from services.discovery.metrics import DiscoveryMetrics
 from tests.effort import examples

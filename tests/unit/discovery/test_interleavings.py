@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gpuloom.model.gpu import GpuUsage
 from gpuloom.model.node import HolderSource, NodeMode, NodeState
 from gpuloom.model.snapshot import NodeFacts
-from services.discovery.cluster import Changes, ClusterModel, ClusterNode
-from services.discovery.findings import Cause, Finding
-from services.discovery.pods import Asked, NodePod
+from services.discovery.core.cluster import Changes, ClusterModel, ClusterNode
+from services.discovery.core.findings import Cause, Finding
+from services.discovery.core.pods import Asked, NodePod
 from tests.effort import examples
 from tests.unit.discovery.builders import (
     GRACE_S,

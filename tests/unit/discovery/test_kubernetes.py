@@ -13,7 +13,7 @@ from gpuloom.model.snapshot import NodePlace, Taint
 from gpuloom.names import ANNOTATION_ALLOCATION
 from services.discovery.adapters.kubernetes import PlaceLabels, cluster_node, internal_address, trimmed_node
 from services.discovery.adapters.pods import agent_pod, node_pod, trimming
-from services.discovery.pods import Asked
+from services.discovery.core.pods import Asked
 from tests.unit.discovery.builders import a_ref, an_allocation, share
 from tests.unit.discovery.kubernetes_objects import (
     AGENT_LABELS,

@@ -10,11 +10,11 @@ from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import Holder, HolderSource, NodeState, PodRef
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import FakeClock
-from services.discovery.cluster import Changes, ClusterModel
-from services.discovery.findings import Cause
+from services.discovery.core.cluster import Changes, ClusterModel
+from services.discovery.core.findings import Cause
+from services.discovery.core.trust import LAG_GRACE_S
 from services.discovery.metrics import DiscoveryMetrics
 from services.discovery.readmodel import ReadModel
-from services.discovery.trust import LAG_GRACE_S
 from tests.effort import examples
 from tests.unit.discovery.builders import TTL_S, a_node, a_state
 from tests.unit.discovery.readers import MemoryReader

@@ -12,8 +12,8 @@ from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.model.topology import MAX_GPUS_PER_NODE
-from services.discovery.findings import Cause
-from services.discovery.trust import MAX_DETAILS, REASONS, Case, Voice, judge
+from services.discovery.core.findings import Cause
+from services.discovery.core.trust import MAX_DETAILS, REASONS, Case, Voice, judge
 from tests.strategies import node_states
 from tests.unit.discovery.builders import (
     GRACE_S,

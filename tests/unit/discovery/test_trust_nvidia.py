@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.discovery.findings import Cause
-from services.discovery.pods import Asked
+from services.discovery.core.findings import Cause
+from services.discovery.core.pods import Asked
 from tests.unit.discovery.builders import (
     a_plugged_pod,
     a_pod,

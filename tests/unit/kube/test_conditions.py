@@ -52,7 +52,6 @@ def test_a_status_that_says_it_already_is_not_written() -> None:
     obj["status"] = patch["status"]
     later = with_conditions(obj["status"]["conditions"], [READY], 3, NOW + timedelta(hours=1))
 
-    assert patch["status"]["observedGeneration"] == 3
     assert status_patch(obj, {"phase": "Running", "conditions": later}) is None
     assert status_patch(obj, {"phase": "Failed"}) == {"status": {"phase": "Failed"}}
 

@@ -9,9 +9,9 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodPresence, PodRef
 from gpuloom.model.topology import PcieLevel, Topology
+from services.node_agent.core.readings import DriverReading, Process
+from services.node_agent.core.state import Observation, first_state
 from services.node_agent.ports import NamedPod, PodDevices, PodNames, ProcessOwner
-from services.node_agent.readings import DriverReading, Process
-from services.node_agent.state import Observation, first_state
 
 PAIR = Topology(2, (PcieLevel.PIX,), (0,))
 

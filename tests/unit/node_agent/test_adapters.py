@@ -31,9 +31,9 @@ from gpuloom.sim.machine import Faults, GpuFault, Machine
 from services.node_agent.adapters.kubelet import PodResourcesKubelet, devices_by_pod
 from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
 from services.node_agent.agent import _gpu_claims, open_machine
-from services.node_agent.attribution.holders import Listing, kubelet_holders
-from services.node_agent.claims import GpuClaims
-from services.node_agent.nvml.device_ids import device_of
+from services.node_agent.attribution.core.holders import Listing, kubelet_holders
+from services.node_agent.core.claims import GpuClaims
+from services.node_agent.nvml.core.device_ids import device_of
 from services.node_agent.ports import PodDevices, ProcessOwner
 from tests.strategies import hostile
 from tests.unit.node_agent.builders import a_start
@@ -380,6 +380,19 @@ async def test_energy_is_counted_from_power_and_time(tmp_path: Path) -> None:
     assert first.power_w is not None
     assert first.energy_j == pytest.approx(first.power_w * 10)
     assert second.energy_j == pytest.approx(first.power_w * 20)
+
+
+async def test_cards_go_on_counting_energy_while_the_agent_is_away(tmp_path: Path) -> None:
+    machine, clock = a_machine(tmp_path), FakeClock()
+    before = SimulatedDriver(machine, clock)
+    await clock.advance(10.0)
+    await before.read()
+
+    await clock.advance(30.0)
+    sample = (await SimulatedDriver(machine, clock).read()).samples[machine.hardware.gpus[0].uuid]
+
+    assert sample.power_w is not None
+    assert sample.energy_j == pytest.approx(sample.power_w * 40)
 
 
 async def test_a_machine_whose_files_are_malformed_is_unavailable(tmp_path: Path) -> None:

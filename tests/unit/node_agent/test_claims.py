@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from gpuloom.codec.device import MAX_NAME_LENGTH
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigInstance, MigPlacement
-from services.node_agent.claims import ClaimedDevice, GpuClaims
-from services.node_agent.nvml.device_ids import device_of
+from services.node_agent.core.claims import ClaimedDevice, GpuClaims
+from services.node_agent.nvml.core.device_ids import device_of
 
 CARD = "GPU-11111111-2222-3333-4444-555555555555"
 CUT = "GPU-aaaaaaaa-2222-3333-4444-555555555555"

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.model.gpu import DeviceRef, GpuUsage
-from services.node_agent.plausibility import Quantity, sift
-from services.node_agent.readings import DriverReading, GpuSample, InstanceReading
+from services.node_agent.core.plausibility import Quantity, sift
+from services.node_agent.core.readings import DriverReading, GpuSample, InstanceReading
 from tests.unit.node_agent.exporter.builders import (
     A_SAMPLE,
     AN_ACTIVITY,

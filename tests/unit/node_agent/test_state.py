@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 
 from gpuloom.model.gpu import Gpu, GpuHealth, GpuUsage
 from gpuloom.model.node import HolderSource, NodeState
-from services.node_agent.readings import DriverReading
-from services.node_agent.state import next_state
+from services.node_agent.core.readings import DriverReading
+from services.node_agent.core.state import next_state
 from tests.effort import examples
 from tests.unit.node_agent.builders import PAIR, a_gpu, a_holder, a_look, a_reading, a_start
 

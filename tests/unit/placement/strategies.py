@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.gpu import GpuHealth, SharingMode
 from gpuloom.model.node import Delivery, NodeMode
 from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind, TopologyPreference
 from gpuloom.model.topology import PcieLevel, Topology, pair_count
@@ -27,7 +27,7 @@ def gpus(draw: st.DrawFn, index: int) -> GpuView:
         layout = draw(st.sampled_from(LAYOUTS))
         return a_cut_card(index, *layout, used=draw(st.integers(0, len(layout))), closed_reason=closed)
     free = draw(st.sampled_from([0, 100, 250, 500, 750, 1000, 1000, 1000]))
-    return a_card(
+    card = a_card(
         index,
         free,
         MEMORY_MIB if free == 1000 else draw(st.integers(0, MEMORY_MIB)),
@@ -36,6 +36,8 @@ def gpus(draw: st.DrawFn, index: int) -> GpuView:
         closed_reason=closed,
         numa=draw(st.sampled_from([None, 0, 1])),
     )
+    sharing = draw(st.sampled_from([SharingMode.NONE, SharingMode.NONE, SharingMode.MPS]))
+    return replace(card, gpu=replace(card.gpu, sharing=sharing))
 
 
 @st.composite
@@ -94,6 +96,7 @@ def requests(draw: st.DrawFn) -> PodRequest:
             memory,
             models=models,
             architectures=architectures,
+            enforced=draw(st.sampled_from([False, False, True])),
         )
     else:
         topology = draw(TOPOLOGIES)

@@ -10,7 +10,7 @@ from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.verbs.wire import BindCall
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_gpu, a_node, a_ref, some_facts
 from tests.unit.scheduler_extender.kubernetes import Answer, ScriptedApi
 
@@ -32,8 +32,8 @@ class Desk:
         self.api = ScriptedApi(*pods, outcomes=outcomes)
         self.state = ClusterState(Ledger(30.0), lambda: False, self.clock)
         self.decisions = DecisionLog(self.clock)
-        self.bench = Bench(self.state.ledger, self.state.views, self.decisions, self.clock)
-        self.bindings = Bindings(self.bench, self.api, self.api, timeout_s=timeout_s)
+        self.context = BindContext(self.state.ledger, self.state.views, self.decisions, self.clock)
+        self.bindings = Bindings(self.context, self.api, self.api, timeout_s=timeout_s)
         for name in ("n1", "n2"):
             self.state.observe_node(Change(None, a_node(name)))
             cards = gpus or (a_gpu(f"GPU-{name}-0", 0), a_gpu(f"GPU-{name}-1", 1))

@@ -10,11 +10,12 @@ from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.inquiries.evaluation import Judge
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.quarantine import Quarantine
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.inquiries.inquiries import Inquiries, Records
 from services.scheduler_extender.state.cluster import ClusterState
+from services.scheduler_extender.state.ledger_feed import LedgerFeed
 from tests.unit.scheduler_extender.builders import HandClock, a_node
 
 
@@ -63,5 +64,6 @@ class InquiryDesk:
             self.schedulers,
             cluster_note,
         )
-        judge = Judge(Outcomes(ScoreWeights()))
+        judge = Judge(Evaluator(ScoreWeights()))
+        self.feed = LedgerFeed(self.state.views, unready_reason, self.clock)
         self.inquiries = Inquiries(records, judge, unready_reason, self.clock)

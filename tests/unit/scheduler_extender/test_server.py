@@ -23,7 +23,8 @@ def a_server() -> SchedulerExtenderServer:
         holders = [a_holder(owner, card.uuid) for owner, card in zip(owners, cards, strict=True)]
         ledger.observe_node(name, f"uid-{name}")
         ledger.observe_facts(f"uid-{name}", some_facts(name, *cards, holders=holders), 0.0)
-    return SchedulerExtenderServer(ledger, DecisionLog(HandClock()), InquiryDesk().inquiries)
+    desk = InquiryDesk()
+    return SchedulerExtenderServer(ledger, desk.feed, DecisionLog(HandClock()), desk.inquiries)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8])

@@ -16,9 +16,8 @@ from gpuloom.kube.access import KubeAccess, access_from_kubeconfig
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.resources import CONFIGMAPS
 from gpuloom.model.node import NodeMode
-from gpuloom.roster import ROSTER, Kind, Roster, Service, grpc_port
+from gpuloom.roster import GRPC, ROSTER, Kind, Roster, Service, grpc_port
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.runtime.config import load_config
 from gpuloom.sim.cluster import plan_machines
 from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubelet.podresources import MAX_SOCKET_PATH_BYTES
@@ -30,6 +29,7 @@ from gpuloom.sim.mesh import (
     MeshPlanner,
     agent_groups,
     assign_ports,
+    central,
     clean_environment,
     count_ports,
     write_files,
@@ -37,7 +37,6 @@ from gpuloom.sim.mesh import (
 from gpuloom.sim.ports import HOST, free_ports
 from gpuloom.sim.run_directory import MARKER_FILE, RunDirectory, open_run_directory
 from gpuloom.sim.supervisor import Supervisor
-from services.scheduler_extender.config import LeadershipConfig
 
 
 def a_plan(directory: Path, nodes: int = 3, roster: Roster = ROSTER) -> MeshPlan:
@@ -57,10 +56,11 @@ def names_of(plan: MeshPlan) -> list[list[str]]:
 def test_everything_starts_after_what_it_needs(tmp_path: Path) -> None:
     stages = names_of(a_plan(tmp_path))
 
-    assert stages[0] == ["kubernetes-api"]
+    assert stages[0] == ["kubernetes-api", "cloud"]
     assert stages[1][0] == "kubelets"
     assert [name.partition("-")[0] for name in stages[1][1:]] == ["agent"] * 3
-    assert stages[2:] == [["discovery", "extender"], ["scheduler"], ["workload"]]
+    services = [row.short for row in central(ROSTER)]
+    assert stages[2:] == [services, ["scheduler"], ["workload"]]
 
 
 def test_a_large_cluster_has_its_agents_in_few_processes(tmp_path: Path) -> None:
@@ -83,11 +83,12 @@ def test_a_row_more_in_the_roster_is_a_process_more_that_knows_whom_it_calls(tmp
     planner = Service(
         "planner", Kind.LEADER, "planner", (grpc_port(50099, "cli"),), embedded={"X": "{namespace}"}
     )
-    *others, extender = ROSTER
+    extender = ROSTER["scheduler_extender"]
     grpc, https = extender.own_ports
     called = replace(extender, own_ports=(replace(grpc, callers=grpc.callers | {"planner"}), https))
+    rows = tuple(called if row is extender else row for row in ROSTER)
 
-    plan = a_plan(tmp_path, roster=replace(ROSTER, services=(*others, called, planner)))
+    plan = a_plan(tmp_path, roster=replace(ROSTER, services=(*rows, planner)))
 
     spec = plan.stages[2][-1]
     assert (spec.name, spec.argv[-1]) == ("planner", "services.planner")
@@ -114,10 +115,11 @@ def test_every_service_has_its_own_ports_and_its_own_certificate(tmp_path: Path)
 
     keys = ("GPULOOM_HTTP_PORT", "GPULOOM_GRPC_PORT", "GPULOOM_AGENT_EXPORTER_PORT")
     ports = [spec.environment[key] for spec in services for key in keys if key in spec.environment]
-    assert len(set(ports)) == len(ports) == 2 * len(services) + 3
+    without_grpc = sum(not row.has_port(GRPC) for row in central(ROSTER))
+    assert len(set(ports)) == len(ports) == 2 * len(services) + 3 - without_grpc
     certificates = {spec.name: Path(spec.environment["GPULOOM_TLS_CERT_FILE"]).name for spec in services}
-    assert certificates.pop("discovery") == "discovery.crt"
-    assert certificates.pop("extender") == "scheduler_extender.crt"
+    for row in central(ROSTER):
+        assert certificates.pop(row.short) == f"{row.name}.crt"
     assert set(certificates.values()) == {"node_agent.crt"}
 
 
@@ -134,11 +136,11 @@ def test_every_agent_process_exports_gpu_metrics_where_the_plan_says(tmp_path: P
 
 
 async def test_what_services_keep_has_a_namespace_in_a_fresh_cluster(tmp_path: Path) -> None:
-    discovery, extender = (spec.environment for spec in a_plan(tmp_path).stages[2])
+    environments = [spec.environment for spec in a_plan(tmp_path).stages[2]]
     namespaces = {
-        discovery["GPULOOM_DISCOVERY_LEASE_NAMESPACE"],
-        load_config(LeadershipConfig, extender).namespace(),
+        value for each in environments for name, value in each.items() if name.endswith("_LEASE_NAMESPACE")
     }
+    assert len(environments) == len(central(ROSTER))
     async with SimKubeApi() as api, KubeClient(KubeAccess(api.url), FakeClock()) as client:
         for namespace in namespaces:
             learned = {"metadata": {"name": "kept", "namespace": namespace}, "data": {}}

@@ -2,13 +2,11 @@
 
 import random
 
+from gpuloom.codec.scheduling import schedulable_node, schedulable_pod
 from gpuloom.kube.cache import Change
+from gpuloom.placement.constraints.objects import NodeUse
 from gpuloom.sim.scheduler.cache import ClusterCache
-from gpuloom.sim.scheduler.filters import (
-    NodeUse,
-)
 from gpuloom.sim.scheduler.loop import SchedulerState
-from gpuloom.sim.scheduler.objects import parse_node, parse_pod
 from gpuloom.sim.scheduler.verdict import (
     choose,
     least_allocated,
@@ -26,8 +24,8 @@ Json = dict[str, object]
 
 def test_an_assumed_pod_counts_until_its_bind_failed() -> None:
     cache = ClusterCache()
-    cache.set_node(parse_node(a_node()))
-    pod = parse_pod(a_pod(resources={"nvidia.com/gpu": "2"}))
+    cache.set_node(schedulable_node(a_node()))
+    pod = schedulable_pod(a_pod(resources={"nvidia.com/gpu": "2"}))
 
     cache.assume(pod, "n1")
     during = cache.use_of("n1")
@@ -40,7 +38,7 @@ def test_an_assumed_pod_counts_until_its_bind_failed() -> None:
 
 def test_a_bind_that_took_effect_late_keeps_its_place() -> None:
     cache = ClusterCache()
-    pod = parse_pod(a_pod(resources={"nvidia.com/gpu": "2"}))
+    pod = schedulable_pod(a_pod(resources={"nvidia.com/gpu": "2"}))
     cache.assume(pod, "n1")
 
     cache.observe(pod, "n2")
@@ -138,7 +136,7 @@ def test_the_extender_outweighs_the_built_in_score_and_ties_break_by_seed() -> N
 
 
 def test_the_emptier_node_scores_higher() -> None:
-    pod, node = parse_pod(a_pod(resources={"cpu": "2"})), parse_node(a_node())
+    pod, node = schedulable_pod(a_pod(resources={"cpu": "2"})), schedulable_node(a_node())
 
     assert least_allocated(pod, node, EMPTY) > least_allocated(pod, node, NodeUse({"cpu": 4000}, 1))
 

@@ -3,10 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuloom.sim.scheduler.filters import (
-    NodeUse,
-)
-from gpuloom.sim.scheduler.objects import parse_pod
+from gpuloom.codec.scheduling import schedulable_pod
+from gpuloom.placement.constraints.objects import NodeUse
 from gpuloom.sim.scheduler.queue import SchedulingQueue, backoff_s
 from tests.unit.sim.builders import a_pod
 
@@ -16,7 +14,7 @@ Json = dict[str, object]
 
 def queued(queue: SchedulingQueue, *names: str, at_s: float = 0.0, priority: int = 0) -> None:
     for name in names:
-        queue.put(parse_pod(a_pod(name, priority=priority)), at_s)
+        queue.put(schedulable_pod(a_pod(name, priority=priority)), at_s)
 
 
 def popped(queue: SchedulingQueue, now_s: float) -> str | None:
@@ -104,9 +102,9 @@ def test_a_change_of_the_pod_itself_wakes_it_but_its_status_does_not() -> None:
     queue.pop(0)
     queue.unschedulable("uid-p", 0)
 
-    queue.put(parse_pod(a_pod("p")), 5, changed=False)
+    queue.put(schedulable_pod(a_pod("p")), 5, changed=False)
     after_status = popped(queue, 5)
-    queue.put(parse_pod(a_pod("p", annotations={"gpuloom.dev/epoch": "2"})), 6, changed=True)
+    queue.put(schedulable_pod(a_pod("p", annotations={"gpuloom.dev/epoch": "2"})), 6, changed=True)
 
     assert after_status is None
     assert popped(queue, 6) == "p"
@@ -137,7 +135,7 @@ def test_a_pod_is_in_the_queue_once_whatever_happens(steps: list[tuple[str, int]
         uid = f"uid-p{number}"
         match step:
             case "put":
-                queue.put(parse_pod(a_pod(f"p{number}")), now_s)
+                queue.put(schedulable_pod(a_pod(f"p{number}")), now_s)
                 expected.add(uid)
             case "pop":
                 queue.pop(now_s)

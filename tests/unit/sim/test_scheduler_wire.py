@@ -4,9 +4,7 @@ import orjson
 import pytest
 
 from gpuloom.model.node import PodRef
-from gpuloom.sim.scheduler.filters import (
-    NodeUse,
-)
+from gpuloom.placement.constraints.objects import NodeUse
 from gpuloom.sim.scheduler.wire import (
     ExtenderError,
     bind_answer,

@@ -14,19 +14,19 @@ from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal, fit, host_refusal
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.placement.score import Scored
-from services.scheduler_extender.core.verbs.evaluator import Evaluation, Outcome, Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluation, Evaluator, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
     """`outcomes` are those of filter, `prices` those of bind."""
 
-    outcomes: Outcomes
+    evaluator: Evaluator
     prices: Callable[[], Prices] = neutral_prices
 
     def of(self, request: PodRequest) -> Evaluation:
         """Fit and score of this request on any node, as of now."""
-        evaluation = self.outcomes.of(request)
+        evaluation = self.evaluator.of(request)
 
         def judged(view: NodeView) -> Outcome:
             found = evaluation(view)

@@ -11,11 +11,11 @@ from heapq import heapify, heappop, heappush
 from gpuloom.model.explanation import Forecast, Offer
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.devices import NodeView
+from gpuloom.placement.occupancy.taken import with_taken
 from gpuloom.placement.score import Scored
 from services.scheduler_extender.core.inquiries.evaluation import Judge
 from services.scheduler_extender.core.inquiries.explain import Steps, judged
 from services.scheduler_extender.core.inquiries.wording import described
-from services.scheduler_extender.core.views.occupancy import with_taken
 
 MAX_REPLICAS = 1000
 

@@ -8,12 +8,11 @@ the kubelet lists them. Whatever else is in doubt may hold any device, and close
 from dataclasses import dataclass, field, replace
 
 from gpuloom.model.allocation import Allocation
-from gpuloom.model.ledger import EntryState
+from gpuloom.model.ledger import Claim, EntryState
 from gpuloom.model.node import Delivery, NodeMode, NodeState, PodRef
 from gpuloom.model.request import PluggedDevices, PodRequest
 from gpuloom.model.snapshot import NodeFacts
-from services.scheduler_extender.core.ledger.modes import mode_of_pod
-from services.scheduler_extender.core.views.occupancy import Claim
+from gpuloom.placement.occupancy.modes import mode_of_pod
 
 OTHER_NODE = "its allocation names another node"
 

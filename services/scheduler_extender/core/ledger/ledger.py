@@ -20,17 +20,19 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
-from gpuloom.model.ledger import EntryState, LedgerEntry
+from gpuloom.model.ledger import Claim, EntryState, LedgerEntry
 from gpuloom.model.node import PodRef
 from gpuloom.model.snapshot import NodeFacts
+from gpuloom.placement.occupancy.claims import held_claims, with_holders
 from services.scheduler_extender.core.ledger.attempts import Attempt, AttemptKey
 from services.scheduler_extender.core.ledger.claims import ObservedPod, lost_its_record, pod_claim
+from services.scheduler_extender.core.ledger.holds import Holds
 from services.scheduler_extender.core.ledger.releases import Release, Releases
-from services.scheduler_extender.core.views.occupancy import Claim, held_claims, with_holders
 
 
 class Ledger:
-    def __init__(self, settle_s: float) -> None:
+    def __init__(self, settle_s: float, holds: Holds | None = None) -> None:
+        self.holds = Holds() if holds is None else holds
         self._pods: dict[str, ObservedPod] = {}
         self._pods_by_node: dict[str, set[str]] = defaultdict(set)
         self._attempts: dict[str, dict[str, Attempt]] = {}
@@ -206,7 +208,7 @@ class Ledger:
     @property
     def touched(self) -> bool:
         """Whether there is something to take."""
-        return bool(self._touched)
+        return bool(self._touched or self._confirmed)
 
     def take_touched(self) -> set[str]:
         """Names of nodes whose claims or facts changed since the last call."""
@@ -262,6 +264,8 @@ class Ledger:
             and uid not in self._pods_by_node.get(name, ())
             and not self._releases.finished(uid)
             and not self.is_releasing(uid, name)
+            # What was held for it is free for others by now.
+            and not self.holds.keeps_for(uid, str(pod.ref))
         )
 
     def _note_end(self, pod: ObservedPod, before: ObservedPod | None) -> None:

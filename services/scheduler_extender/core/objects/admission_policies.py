@@ -1,4 +1,4 @@
-"""Whether the admission policies of deploy/admission are in force, and what is said of it. Pure.
+"""Whether the admission policies of the extender's chart are in force, and what is said of it. Pure.
 
 Nodes deliver devices by an annotation. They compare it with the pod's request, but who wrote it only the API
 server knows: without the policy, whoever may write pods could take a free GPU past every queue and quota.
@@ -17,7 +17,7 @@ from gpuloom.names import CONDITION_ADMISSION_POLICIES
 FIRST_VERSION = (1, 30)
 """The first Kubernetes with ValidatingAdmissionPolicy in admissionregistration.k8s.io/v1."""
 
-APPLY = "apply deploy/admission"
+APPLY = "apply deploy/manifests/admission.yaml"
 _MAX_MESSAGE = 1024
 _NUMBER = re.compile("[0-9]{1,6}")
 

@@ -22,9 +22,9 @@ from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.request import PodRequest
-from gpuloom.names import ANNOTATION_ALLOCATION
+from gpuloom.names import ANNOTATION_ALLOCATION, LABEL_GANG
+from gpuloom.placement.occupancy.nominations import NOT_CREATED, Asker, Nomination
 from services.scheduler_extender.core.ledger.claims import Asked, ObservedPod
-from services.scheduler_extender.core.views.nominations import NOT_CREATED, Asker, Nomination
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,16 @@ def asker_of(pod: JsonObject) -> Asker:
     metadata, spec, status = metadata_of(pod), pod.get("spec"), pod.get("status")
     priority = spec.get("priority") if isinstance(spec, dict) else None
     nominated_node = status.get("nominatedNodeName") if isinstance(status, dict) else None
+    labels = metadata.get("labels")
+    gang = _text(labels.get(LABEL_GANG)) if isinstance(labels, dict) else ""
+    namespace = _text(metadata.get("namespace"))
     return Asker(
         _text(metadata.get("uid")),
         priority if isinstance(priority, int) else 0,
         _text(metadata.get("creationTimestamp")) or NOT_CREATED,
         _text(nominated_node),
+        f"{namespace}/{_text(metadata.get('name'))}",
+        f"{namespace}/{gang}" if gang else "",
     )
 
 

@@ -52,7 +52,7 @@ def trim_node(node: JsonObject) -> JsonObject:
     allocatable = status.get("allocatable") if isinstance(status, dict) else None
     return {
         "metadata": {key: metadata[key] for key in _METADATA if key in metadata},
-        "status": {"allocatable": _picked(allocatable, ("cpu", "memory"))},
+        "status": {"allocatable": _picked(allocatable, ("cpu", "memory", "pods"))},
     }
 
 

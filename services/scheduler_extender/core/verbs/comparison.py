@@ -4,13 +4,15 @@ Pure, and decides nothing: whatever is missing here only makes an explanation sh
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from gpuloom.model.ledger import NodeScore
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
+from gpuloom.placement.points import MAX_ADVICE
+from gpuloom.placement.score import Scored
 from services.scheduler_extender.core.verbs.evaluator import RUNNERS_UP, Evaluation
 
 Entry = TypeVar("Entry")
@@ -26,9 +28,11 @@ class Comparison:
         self,
         evaluation_of: Callable[[PodRequest], Evaluation] | None = None,
         view_of: Callable[[str], NodeView | None] = lambda name: None,
+        hint_of: Callable[[str], Mapping[str, float]] = lambda uid: {},
     ) -> None:
         self._evaluation_of = evaluation_of
         self._view_of = view_of
+        self._hint_of = hint_of
         self._best: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self._scores: OrderedDict[str, tuple[NodeScore, ...]] = OrderedDict()
 
@@ -43,10 +47,11 @@ class Comparison:
         evaluation = self._evaluation_of(request)
         others = [name for name in self._best.pop(pod_uid, ()) if name != chosen.name][:RUNNERS_UP]
         views = [chosen, *(view for view in map(self._view_of, others) if view is not None)]
-        outcomes = map(evaluation, views)
+        found = map(evaluation, views)
+        hint = self._hint_of(pod_uid)
         scores = tuple(
-            NodeScore(scored.name, scored.total, scored.topology, scored.resource, scored.balance)
-            for scored in outcomes
+            _node_score(scored, hint.get(scored.name, 0.0))
+            for scored in found
             if not isinstance(scored, Refusal)
         )
         _keep(self._scores, pod_uid, scores)
@@ -55,6 +60,12 @@ class Comparison:
         """What was compared when this node was chosen; nothing if another was chosen since."""
         scores = self._scores.pop(pod_uid, ())
         return scores if scores and scores[0].node_name == node_name else ()
+
+
+def _node_score(scored: Scored, hint: float) -> NodeScore:
+    hint = max(-MAX_ADVICE, min(MAX_ADVICE, hint))
+    total = max(0.0, scored.total + hint)
+    return NodeScore(scored.name, total, scored.topology, scored.resource, scored.balance, hint)
 
 
 def _keep(kept: OrderedDict[str, Entry], pod_uid: str, entry: Entry) -> None:

@@ -5,15 +5,16 @@ Both say the same of a node. Prices belong to the fleet, so everything here is j
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
-from gpuloom.placement.fleet import Fleet, Question
+from gpuloom.placement.fleet.fleet import Fleet, Question
+from gpuloom.placement.fleet.survey import Survey
 from gpuloom.placement.potential import Prices
 from gpuloom.placement.score import Ranked, Scored, ScoreWeights, evaluate
-from gpuloom.placement.survey import Survey
 from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.core.views.views import Viewer, ViewOf
 
@@ -45,11 +46,21 @@ class _Recent:
     found: Mapping[str, tuple[NodeView | None, Ranked]]
 
 
-class Outcomes:
+class Evaluator:
     def __init__(self, weights: ScoreWeights) -> None:
         self.fleet = Fleet(weights)
         self._weights = weights
         self._recent: OrderedDict[PodRequest, _Recent] = OrderedDict()
+        self.hint: Mapping[str, float] = {}
+        """Advice for the one pod that this is about, in points by node name."""
+
+    def with_hint(self, hint: Mapping[str, float]) -> "Evaluator":
+        """The same, with this advice for one pod, in points by node name."""
+        if not hint:
+            return self
+        advised = copy(self)
+        advised.hint = hint
+        return advised
 
     def of(self, request: PodRequest) -> Evaluation:
         """Fit and score of this request on any node."""
@@ -64,9 +75,9 @@ class Outcomes:
         """
         viewer = self._kept(view_of)
         if viewer is None:
-            return _found(self._fleet_of(names, view_of), Question(request), names)
+            return _found(self._fleet_of(names, view_of), Question(request, hint=self.hint), names)
         self.fleet.show(viewer.own_views())
-        return _found(self.fleet, Question(request), names)
+        return _found(self.fleet, Question(request, hint=self.hint), names)
 
     def best(
         self, request: PodRequest, count: int, offered: OfferedNames, view_of: ViewOf
@@ -81,11 +92,14 @@ class Outcomes:
             return None
         self.fleet.show(viewer.own_views())
         tries = max(_LEAST_TRIES, _TRIES_FOR_EACH * count)
-        found = self.fleet.best(Question(request), count + RUNNERS_UP, offered, tries)
+        found = self.fleet.best(Question(request, hint=self.hint), count + RUNNERS_UP, offered, tries)
         return found if len(found) >= count else None
 
     def remember(self, request: PodRequest, best: Sequence[Ranked], view_of: ViewOf) -> None:
         """kube-scheduler asks again about the nodes it was given, a moment later."""
+        if self.hint:
+            # What is right for this pod is not for others that ask for the same.
+            return
         found = {scored.name: (view_of(scored.name), scored) for scored in best}
         self._recent[request] = _Recent(self.fleet.prices, found)
         self._recent.move_to_end(request)
@@ -94,7 +108,7 @@ class Outcomes:
 
     def recall(self, request: PodRequest, names: Iterable[str], view_of: ViewOf) -> list[Ranked] | None:
         """What was remembered of these nodes; None if one of them was not or has changed since."""
-        recent = self._recent.get(request)
+        recent = None if self.hint else self._recent.get(request)
         if recent is None or recent.prices is not self.fleet.prices:
             return None
         found = []

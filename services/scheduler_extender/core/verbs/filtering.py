@@ -7,17 +7,17 @@ costs next to nothing more than the best gets the top score, so that those wishe
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.request import PodRequest
+from gpuloom.placement.fleet.survey import Survey
 from gpuloom.placement.reasons import DETAILED, Reason, refusal
 from gpuloom.placement.score import MAX_EXTENDER_SCORE, Ranked, extender_scores, in_order
-from gpuloom.placement.survey import Survey
-from services.scheduler_extender.core.verbs.evaluator import RUNNERS_UP, Outcomes
+from services.scheduler_extender.core.verbs.evaluator import RUNNERS_UP, Evaluator
 from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.core.verbs.wire import FilterAnswer
 from services.scheduler_extender.core.views.views import ViewOf
@@ -31,11 +31,18 @@ _GATED = "SchedulingGated"
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """How many nodes a filter answers at most, to a pod that was tried before and at first; how it judges."""
+    """How many nodes a filter answers at most, to a pod that was tried before and at first; how it judges.
+
+    `hint_of`: advice for a pod by its UID, in points by node name.
+    """
 
     shortlist: int
-    outcomes: Outcomes
+    evaluator: Evaluator
     first_shortlist: int = 1
+    hint_of: Callable[[str], Mapping[str, float]] = lambda _uid: {}
+
+    def evaluator_for(self, pod_uid: str) -> Evaluator:
+        return self.evaluator.with_hint(self.hint_of(pod_uid))
 
     def wanted(self, pod: JsonObject) -> int | None:
         """How many nodes are enough for this pod; None if it is to choose among all."""
@@ -48,7 +55,7 @@ def filter_nodes(
     request: PodRequest,
     offered: OfferedNames,
     view_of: ViewOf,
-    outcomes: Outcomes,
+    evaluator: Evaluator,
     wanted: int | None,
 ) -> FilterAnswer:
     """The best nodes, as many as are wanted; None: all that fit.
@@ -56,19 +63,19 @@ def filter_nodes(
     If there are enough, nobody asks why others are not among them, so no reasons are given.
     """
     if wanted is not None:
-        best = outcomes.best(request, wanted, offered, view_of)
+        best = evaluator.best(request, wanted, offered, view_of)
         if best is not None:
-            return _shortlisted(request, best, wanted, view_of, outcomes)
-    findings = outcomes.on(request, offered.all(), view_of)
+            return _shortlisted(request, best, wanted, view_of, evaluator)
+    findings = evaluator.on(request, offered.all(), view_of)
     survey = findings.survey
     if wanted is not None and len(survey.fitting) >= wanted:
         best = [scored.ranked for scored in survey.shortlist(wanted + RUNNERS_UP)]
-        return _shortlisted(request, best, wanted, view_of, outcomes)
+        return _shortlisted(request, best, wanted, view_of, evaluator)
     failed, hopeless = _refused(survey)
     hopeless |= dict.fromkeys(findings.unknown, UNKNOWN_NODE)
     fitting = [scored.ranked for scored in survey.ranked()]
     if wanted is not None:
-        outcomes.remember(request, fitting, view_of)
+        evaluator.remember(request, fitting, view_of)
     names = tuple(scored.name for scored in fitting)
     return FilterAnswer(names, failed, hopeless, names[: 1 + RUNNERS_UP])
 
@@ -79,14 +86,14 @@ def refuse_all(names: Iterable[str], reason: str) -> FilterAnswer:
 
 
 def score_nodes(
-    request: PodRequest, names: Sequence[str], view_of: ViewOf, outcomes: Outcomes, soft_wishes: bool
+    request: PodRequest, names: Sequence[str], view_of: ViewOf, evaluator: Evaluator, soft_wishes: bool
 ) -> list[tuple[str, int]]:
     """A score for every name asked, in the order asked; 0 for one that no longer fits."""
-    known = None if soft_wishes else outcomes.recall(request, names, view_of)
+    known = None if soft_wishes else evaluator.recall(request, names, view_of)
     if known is not None:
         scores = extender_scores(in_order(known))
     else:
-        survey = outcomes.on(request, names, view_of).survey
+        survey = evaluator.on(request, names, view_of).survey
         scores = survey.scores()
         if soft_wishes:
             scores |= {scored.name: MAX_EXTENDER_SCORE for scored in survey.near_best()}
@@ -131,11 +138,11 @@ def summary(refusals: Mapping[str, str]) -> str:
 
 
 def _shortlisted(
-    request: PodRequest, best: Sequence[Ranked], wanted: int, view_of: ViewOf, outcomes: Outcomes
+    request: PodRequest, best: Sequence[Ranked], wanted: int, view_of: ViewOf, evaluator: Evaluator
 ) -> FilterAnswer:
     # A single node is not asked about again.
     if wanted > 1:
-        outcomes.remember(request, best[:wanted], view_of)
+        evaluator.remember(request, best[:wanted], view_of)
     names = tuple(scored.name for scored in best)
     return FilterAnswer(names[:wanted], {}, {}, names[: 1 + RUNNERS_UP])
 

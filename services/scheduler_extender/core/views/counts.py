@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from gpuloom.model.ledger import EntryState
-from services.scheduler_extender.core.views.occupancy import Claim
+from gpuloom.model.ledger import Claim, EntryState
 
 
 class Census:

@@ -1,10 +1,10 @@
-"""CPU and memory of nodes, and what pods and binds under way take of them. Pure."""
+"""CPU, memory and number of pods of nodes, and what pods and binds under way take of them. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuloom.placement.devices import HostCapacity
+from gpuloom.model.ledger import HostAccount
 from services.scheduler_extender.core.ledger.attempts import Attempt
 from services.scheduler_extender.core.objects.pods import HostShare
 
@@ -15,15 +15,16 @@ class HostTotals:
 
     cpu_milli: int
     memory_bytes: int
+    pods: int = 0
 
 
 class Hosts:
-    """CPU and memory accounts of all nodes."""
+    """The accounts of all nodes."""
 
     def __init__(self) -> None:
         self._totals: dict[str, HostTotals] = {}
         self._shares: dict[str, HostShare] = {}
-        self._used: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self._used: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
 
     def set_totals(self, node_name: str, totals: HostTotals | None) -> bool:
         """Whether that is news."""
@@ -44,6 +45,7 @@ class Hosts:
                 used = self._used[entry.node_name]
                 used[0] += sign * entry.cpu_milli
                 used[1] += sign * entry.memory_bytes
+                used[2] += sign
         if share is not None:
             self._shares[pod_uid] = share
         return {entry.node_name for entry in (before, share) if entry is not None}
@@ -51,20 +53,16 @@ class Hosts:
     def accounts_for(self, pod_uid: str) -> bool:
         return pod_uid in self._shares
 
-    def capacity(self, node_name: str, attempts: Iterable[Attempt] = ()) -> HostCapacity | None:
-        """What is left beside these binds to the node, without those whose pod is accounted for there."""
+    def account(self, node_name: str, attempts: Iterable[Attempt] = ()) -> HostAccount | None:
+        """With these binds to the node, but for those whose pod is accounted for there."""
         totals = self._totals.get(node_name)
         if totals is None:
             return None
-        cpu_milli, memory_bytes = self._used.get(node_name, (0, 0))
+        cpu_milli, memory_bytes, pods = self._used.get(node_name, (0, 0, 0))
         for attempt in attempts:
             share = self._shares.get(attempt.pod.uid)
             if share is None or share.node_name != node_name:
                 cpu_milli += attempt.cpu_milli
                 memory_bytes += attempt.memory_bytes
-        return HostCapacity(
-            totals.cpu_milli,
-            max(0, totals.cpu_milli - cpu_milli),
-            totals.memory_bytes,
-            max(0, totals.memory_bytes - memory_bytes),
-        )
+                pods += 1
+        return HostAccount(totals.cpu_milli, cpu_milli, totals.memory_bytes, memory_bytes, totals.pods, pods)

@@ -3,41 +3,34 @@
 A view is kept until its node changes, so that a filter over a quiet cluster costs next to nothing. Whatever
 is not known closes the node, with the reason.
 
-Views are the same for all pods, but for two kinds of nodes: where a pod has a bind under way it gets its own
-devices back, and where others are nominated to that come before it, it sees what they leave.
+Views are the same for all pods, but for these nodes: where a pod has a bind under way it gets its own devices
+back, where something is held for it it sees that, too, and where others are nominated to that come before it,
+it sees what they leave.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from dataclasses import replace
 
-from gpuloom.catalog import load_catalog
-from gpuloom.codec.allocation import GPU_UUID
-from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
-from gpuloom.model.node import Delivery, NodeMode, NodeState
-from gpuloom.model.snapshot import CLAIMED_GPU, MODE_CHANGED
-from gpuloom.placement.devices import GpuView, NodeView
-from gpuloom.placement.fleet import Fleet
-from gpuloom.placement.potential import Prices, neutral_prices
-from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.ledger.modes import mode_conflict, vanished_reason
-from services.scheduler_extender.core.views.counts import Census
-from services.scheduler_extender.core.views.hosts import Hosts
-from services.scheduler_extender.core.views.nominated import PromisedViews
-from services.scheduler_extender.core.views.nominations import (
+from gpuloom.model.ledger import Claim, NodeLedger
+from gpuloom.placement.devices import NodeView
+from gpuloom.placement.fleet.fleet import Fleet
+from gpuloom.placement.occupancy.node_view import STALE, closed_view, node_view
+from gpuloom.placement.occupancy.nominations import (
     NOBODY,
     Asker,
     Nomination,
     Nominations,
     Remainders,
 )
-from services.scheduler_extender.core.views.occupancy import NOTHING, Claim, Taken, closed_reason, taken_by
+from gpuloom.placement.potential import Prices, neutral_prices
+from services.scheduler_extender.core.ledger.holds import ANYWHERE, Holds
+from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.core.views.counts import Census
+from services.scheduler_extender.core.views.hosts import Hosts
+from services.scheduler_extender.core.views.nominated import PromisedViews
 
 ViewOf = Callable[[str], NodeView | None]
-
-NO_FACTS = "no device facts from its agent"
-STALE = "device facts are stale"
-SLICE_GONE = "a pod has a MIG slice that the GPU no longer has"
 
 
 class Views:
@@ -53,11 +46,13 @@ class Views:
         hosts: Hosts,
         facts_are_stale: Callable[[], bool],
         nominations: Nominations | None = None,
+        holds: Holds | None = None,
     ) -> None:
         self._ledger = ledger
         self._hosts = hosts
         self._facts_are_stale = facts_are_stale
         self._nominations = Nominations() if nominations is None else nominations
+        self._holds = Holds() if holds is None else holds
         self._remainders = Remainders()
         self._promised = PromisedViews(self._beside_promised)
         self._promised_at: Prices | None = None
@@ -67,7 +62,10 @@ class Views:
         self._stale = True
         self._freshened = False
         self._wake: Callable[[], None] = _nobody
+        self._tell: Callable[[str, bool], None] = _nothing
         self._census = Census()
+        self._uncounted: set[str] = set()
+        """Names of nodes where claims changed their state, and which the census has to count anew."""
 
     def keep(self, fleet: Fleet) -> None:
         """From now on this fleet holds the view of every node."""
@@ -83,10 +81,35 @@ class Views:
         """Who is to be called when something may have changed."""
         self._wake = wake
 
+    def on_change(self, tell: Callable[[str, bool], None]) -> None:
+        """Who is to be told the name of every node that changed, and whether it is there."""
+        self._tell = tell
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._wake()
+
     def poke(self) -> None:
         """Something may have changed on the ledger."""
         if self._changed or self._ledger.touched:
             self._wake()
+
+    def node_names(self) -> list[str]:
+        """Of all nodes that Kubernetes shows."""
+        self.refresh(most=sys.maxsize)
+        return sorted(self._kept)
+
+    def node_ledger(self, node_name: str) -> NodeLedger | None:
+        """All that a view of this node is made of beside its facts, and why it is closed, if it is."""
+        self._note_changed()
+        uid = self._ledger.node_uid(node_name)
+        if uid is None:
+            return None
+        if node_name in self._changed or node_name not in self._kept:
+            self._changed.discard(node_name)
+            self._make(node_name)
+        ledger = self._node_ledger(node_name, uid, self._ledger.claims(node_name), NOBODY)
+        return replace(ledger, closed_reason=self._kept[node_name].closed_reason)
 
     @property
     def stale(self) -> bool:
@@ -115,7 +138,8 @@ class Views:
     def census(self) -> Census:
         """As of now. A bind that is confirmed outdates no view, so its node is counted anew only here."""
         self.refresh(most=sys.maxsize)
-        for name in self._ledger.take_confirmed():
+        uncounted, self._uncounted = self._uncounted, set()
+        for name in uncounted:
             self._census.count(name, self._ledger.claims(name))
         return self._census
 
@@ -139,8 +163,8 @@ class Views:
         uid = self._ledger.node_uid(node_name)
         if uid is None:
             return None
-        if self._stale or (asker.uid and self._ledger.attempt(asker.uid, uid) is not None):
-            view = self._build(node_name, uid, asker.uid)
+        if self._stale or self._sees_otherwise(asker, node_name, uid):
+            view = self._build(node_name, uid, asker)
         else:
             if node_name in self._changed or node_name not in self._kept:
                 self._changed.discard(node_name)
@@ -152,6 +176,7 @@ class Views:
     def own_views(self, asker: Asker) -> tuple[NodeView, ...]:
         """Nodes that this pod sees otherwise than everybody: by its own attempts, or by nominated pods."""
         attempted = [attempt.node_name for attempt in self._ledger.attempts_of(asker.uid)]
+        attempted += [name for name in self._holds.nodes_open_to(asker) if name not in attempted]
         if not self._nominations:
             return self._seen(attempted, asker)
         promised = {asker.nominated_node, self._nominations.node_of(asker.uid)} - {""}
@@ -208,6 +233,11 @@ class Views:
             self._stale = stale
             self._freshened = self._freshened or not stale
         self._changed |= self._ledger.take_touched()
+        touched = self._holds.take_touched()
+        self._changed |= touched - {ANYWHERE} | (set(self._kept) if ANYWHERE in touched else set())
+        for name in self._ledger.take_confirmed():
+            self._uncounted.add(name)
+            self._tell(name, True)
 
     def _make(self, node_name: str) -> None:
         self._remainders.forget(node_name)
@@ -218,55 +248,44 @@ class Views:
             if self._kept.pop(node_name, None) is not None and self._fleet is not None:
                 self._fleet.remove(node_name)
             self._census.forget(node_name)
+            self._tell(node_name, False)
             return
         claims = self._ledger.claims(node_name)
-        view = self._kept[node_name] = self._known(node_name, uid, claims)
+        view = self._kept[node_name] = self._known(node_name, uid, claims, NOBODY)
         if self._fleet is not None:
             self._fleet.put(view)
         self._census.count(node_name, claims)
         self._census.note_closed(
             node_name, bool(view.closed_reason) and self._ledger.facts(node_name) is not None
         )
+        self._tell(node_name, True)
 
-    def _build(self, node_name: str, uid: str, without_pod: str) -> NodeView:
+    def _sees_otherwise(self, asker: Asker, node_name: str, node_uid: str) -> bool:
+        """Its own binds under way and what is held for it are free for a pod, and for nobody else."""
+        if not asker.uid:
+            return False
+        attempted = self._ledger.attempt(asker.uid, node_uid) is not None
+        return attempted or self._holds.opens(node_name, asker)
+
+    def _build(self, node_name: str, uid: str, asker: Asker) -> NodeView:
         if self._stale and self._ledger.facts(node_name) is not None:
-            return _closed(node_name, uid, STALE)
-        return self._known(node_name, uid, self._ledger.claims(node_name, without_pod), without_pod)
+            return closed_view(NodeLedger(node_name, uid), STALE)
+        return self._known(node_name, uid, self._ledger.claims(node_name, asker.uid), asker)
 
-    def _known(self, node_name: str, uid: str, claims: Sequence[Claim], without_pod: str = "") -> NodeView:
-        """What the facts say, however old they are.
+    def _known(self, node_name: str, uid: str, claims: Sequence[Claim], asker: Asker) -> NodeView:
+        ledger = self._node_ledger(node_name, uid, claims, asker)
+        return node_view(ledger, self._ledger.facts(node_name), self._kept.get(node_name))
 
-        A claim's state must not show here: a bind that is confirmed as it was begun outdates no view.
-        """
-        facts = self._ledger.facts(node_name)
-        if facts is None:
-            return _closed(node_name, uid, NO_FACTS)
-        state = facts.state
-        if not facts.trusted:
-            reason = facts.untrusted_reasons[0]
-            named = self._mode_reason(state, claims) if reason in (MODE_CHANGED, CLAIMED_GPU) else ""
-            return _closed(node_name, uid, named or reason)
-        gpus = {gpu.uuid: gpu for gpu in state.gpus}
-        taken = taken_by(claims, gpus)
-        closed = {gpu.gpu_uuid: gpu.reason for gpu in facts.closed_gpus}
-        return NodeView(
-            name=node_name,
-            uid=uid,
-            mode=state.mode,
-            delivery=state.delivery,
-            gpus=_gpu_views(state.gpus, taken, closed, self._kept.get(node_name)),
-            topology=state.topology,
-            closed_reason=self._mode_reason(state, claims)
-            or closed_reason(claims, state)
-            or _unknown_device(taken, gpus),
-            host=self._hosts.capacity(node_name, self._ledger.attempts_on(node_name, without_pod)),
-        )
-
-    def _mode_reason(self, state: NodeState, claims: Sequence[Claim]) -> str:
-        owners = [(claim.pod, claim.mode) for claim in claims]
+    def _node_ledger(self, node_name: str, uid: str, claims: Sequence[Claim], asker: Asker) -> NodeLedger:
         seen = [claim.pod for claim in claims if claim.unaccounted]
-        vanished = [pod for pod in seen if not self._hosts.accounts_for(pod.uid)]
-        return mode_conflict(state.mode, owners, state.holders) or vanished_reason(state.mode, vanished)
+        return NodeLedger(
+            node_name,
+            uid,
+            tuple(claims),
+            tuple(pod for pod in seen if not self._hosts.accounts_for(pod.uid)),
+            self._hosts.account(node_name, self._ledger.attempts_on(node_name, asker.uid)),
+            holds=self._holds.on(node_name, asker),
+        )
 
 
 class Viewer:
@@ -292,63 +311,5 @@ def _nobody() -> None:
     return
 
 
-def _closed(node_name: str, uid: str, reason: str) -> NodeView:
-    return NodeView(node_name, uid, NodeMode.UNKNOWN, Delivery.UNKNOWN, (), closed_reason=reason)
-
-
-def _unknown_device(taken: dict[str, Taken], gpus: dict[str, Gpu]) -> str:
-    """A device without the UUID of a GPU may be any; with one that the node does not show, it is none here.
-
-    Such a GPU fell off the bus or was taken out: nothing of it can be given out, and the others are known.
-    """
-    nameless = any(GPU_UUID.fullmatch(device) is None for device in taken.keys() - gpus.keys())
-    return "a pod on the node has a device that its agent does not show" if nameless else ""
-
-
-def _gpu_views(
-    gpus: tuple[Gpu, ...], taken: dict[str, Taken], closed: dict[str, str], before: NodeView | None
-) -> tuple[GpuView, ...]:
-    """A bind changes one GPU of a node: views that would be made just as they were are used again."""
-    earlier = before.gpus if before is not None and len(before.gpus) == len(gpus) else (None,) * len(gpus)
-    views = []
-    for gpu, known in zip(gpus, earlier, strict=True):
-        used, distrust = taken.get(gpu.uuid, NOTHING), closed.get(gpu.uuid, "")
-        stands = known is not None and _stands(known, gpu, used, distrust)
-        views.append(known if known is not None and stands else _gpu_view(gpu, used, distrust))
-    return tuple(views)
-
-
-def _stands(view: GpuView, gpu: Gpu, taken: Taken, distrust: str) -> bool:
-    """Whether `_gpu_view` would make this view again. Not asked for GPUs that are cut: those are rare."""
-    return (
-        view.gpu is gpu
-        and not gpu.mig_instances
-        and not taken.mig
-        and view.free_milli == max(0, MILLI_PER_GPU - taken.milli)
-        and view.free_memory_mib == max(0, gpu.memory_mib - taken.memory_mib)
-        and view.closed_reason == (distrust or taken.closed_reason)
-    )
-
-
-def _gpu_view(gpu: Gpu, taken: Taken, distrust: str) -> GpuView:
-    slices = {instance: DeviceRef(gpu.uuid, instance.placement) for instance in gpu.mig_instances}
-    # Whatever was cut instead of that slice may overlap it.
-    slice_gone = SLICE_GONE if taken.mig - set(slices.values()) else ""
-    return GpuView(
-        gpu=gpu,
-        free_milli=max(0, MILLI_PER_GPU - taken.milli),
-        free_memory_mib=max(0, gpu.memory_mib - taken.memory_mib),
-        free_mig=tuple(
-            instance
-            for instance, device in slices.items()
-            if not taken.milli and device not in taken.mig and not instance.fault
-        ),
-        mig_slices=_mig_slices(gpu.model),
-        closed_reason=distrust or taken.closed_reason or slice_gone,
-    )
-
-
-@lru_cache(maxsize=256)
-def _mig_slices(model_name: str) -> int:
-    model = load_catalog().find_gpu(model_name)
-    return 0 if model is None else model.mig_slices
+def _nothing(_: str, __: bool) -> None:
+    return

@@ -75,6 +75,7 @@ SPECS: dict[str, Callable[[Any], Object]] = {
 }
 # What the complete examples can't have beside what they have.
 EXCLUDED_BY_OTHERS = {
+    "GPUHold": {"spec.takenBy", "spec.target.memoryMib", "spec.target.milli"},
     "GPUWorkload": {"spec.migProfile"},
     "GPUSharingPolicy": {
         "spec.namespaceSelector.matchExpressions[].values",

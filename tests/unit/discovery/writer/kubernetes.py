@@ -6,8 +6,8 @@ from gpuloom.kube.cache import Change
 from gpuloom.kube.informer import ChangeHandler, Informer
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.node import NodeMode
-from services.discovery.cluster import ClusterModel, TrustChange
-from services.discovery.desired import Desired
+from services.discovery.core.cluster import ClusterModel, TrustChange
+from services.discovery.core.desired import Desired
 
 
 class FakeNodes:

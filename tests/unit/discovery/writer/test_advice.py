@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from services.discovery.findings import Cause, Finding
-from services.discovery.trust import REASONS
-from services.discovery.writer.advice import ADVICE, event_message, event_reason
+from services.discovery.core.findings import Cause, Finding
+from services.discovery.core.trust import REASONS
+from services.discovery.writer.core.advice import ADVICE, event_message, event_reason
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -1,7 +1,7 @@
 from gpuloom.kube.objects import JsonObject
 from gpuloom.runtime.clock import FakeClock
-from services.discovery.cluster import TrustChange
-from services.discovery.findings import Cause, Finding
+from services.discovery.core.cluster import TrustChange
+from services.discovery.core.findings import Cause, Finding
 from services.discovery.writer.events import TrustEvents
 
 SILENT = Finding(Cause.AGENT_SILENT)

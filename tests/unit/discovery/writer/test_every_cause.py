@@ -9,10 +9,10 @@ from gpuloom.kube.objects import JsonObject
 from gpuloom.model.node import Holder, HolderSource, NodeMode, NodeState
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import FakeClock
-from services.discovery.cluster import ClusterModel
-from services.discovery.findings import Cause
-from services.discovery.trust import REASONS
-from services.discovery.writer.advice import event_reason
+from services.discovery.core.cluster import ClusterModel
+from services.discovery.core.findings import Cause
+from services.discovery.core.trust import REASONS
+from services.discovery.writer.core.advice import event_reason
 from services.discovery.writer.events import TrustEvents
 from tests.unit.discovery.builders import (
     GRACE_S,

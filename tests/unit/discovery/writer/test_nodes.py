@@ -11,7 +11,7 @@ from gpuloom.kube.objects import JsonObject
 from gpuloom.model.node import NodeMode
 from gpuloom.runtime.clock import FakeClock, settle
 from gpuloom.sim.kubeapi.patches import merge
-from services.discovery.desired import Desired
+from services.discovery.core.desired import Desired
 from services.discovery.writer.metrics import WriterMetrics
 from services.discovery.writer.nodes import NodeWriter
 
@@ -83,7 +83,7 @@ class Place:
 @asynccontextmanager
 async def writing(cluster: Cluster) -> AsyncIterator[Place]:
     place = Place(cluster, FakeClock())
-    running = asyncio.create_task(place.writer.run())
+    running = asyncio.create_task(place.writer.loop.run())
     await settle()
     try:
         yield place

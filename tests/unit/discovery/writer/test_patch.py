@@ -10,8 +10,8 @@ from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from gpuloom.sim.kubeapi.patches import merge
-from services.discovery.desired import Desired, GpuFault
-from services.discovery.writer.patch import node_patch
+from services.discovery.core.desired import Desired, GpuFault
+from services.discovery.writer.core.patch import node_patch
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OURS = Desired(NodeMode.GPULOOM, 8, 8 * 40_960)

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gpuloom.errors import ConflictError, NotFoundError, NotReadyError, UnavailableError
+from gpuloom.errors import ConflictError, NotFoundError, UnavailableError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NODES, Resource
 from gpuloom.runtime.clock import FakeClock, settle
 from services.discovery.writer.config import WriterConfig
 from services.discovery.writer.metrics import WriterMetrics
-from services.discovery.writer.wiring import StatusPatcher, Writer, WriterParts
+from services.discovery.writer.wiring import Writer, WriterParts
 from tests.unit.discovery.writer.kubernetes import FakeModel, FakeNodes
 
 LEASE_S = 6.0
@@ -194,29 +194,6 @@ async def test_after_many_elections_the_next_still_comes_soon() -> None:
             await place.clock.advance(2 * LEASE_S)
 
             assert place.elected
-
-
-async def test_a_patch_is_sent_with_a_timeout_that_ends_with_the_lease() -> None:
-    api, clock = FakeApi(), FakeClock()
-    patcher = StatusPatcher(cast(KubeClient, api), lambda: 7.0, clock)
-
-    await patcher.patch("a", {}, "1")
-    await clock.advance(4)
-    await patcher.patch("a", {}, "1")
-
-    assert api.timeouts_s == [5.0, 3.0]
-
-
-@pytest.mark.parametrize("paused_s", [5.0, 3600.0])
-async def test_a_process_that_was_paused_past_its_lease_sends_nothing(paused_s: float) -> None:
-    api, clock = FakeApi(), FakeClock()
-    patcher = StatusPatcher(cast(KubeClient, api), lambda: 5.0, clock)
-
-    await clock.advance(paused_s)
-    with pytest.raises(NotReadyError):
-        await patcher.patch("a", {}, "1")
-
-    assert api.timeouts_s == []
 
 
 def a_lease(holder: str) -> JsonObject:

@@ -10,8 +10,8 @@ from gpuloom.model.node import PodRef
 from gpuloom.runtime.clock import settle
 from services.node_agent.attribution.census import Census
 from services.node_agent.attribution.listing import ProcessLister
+from services.node_agent.core.readings import DriverReading, Process
 from services.node_agent.ports import ProcessOwner
-from services.node_agent.readings import DriverReading, Process
 from tests.unit.node_agent.builders import FakeMachine, a_gpu, a_process, a_reading, processes_on
 
 BOTH = a_reading(a_gpu("GPU-a", 0), a_gpu("GPU-b", 1))

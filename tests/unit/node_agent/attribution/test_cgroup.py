@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.node_agent.attribution.cgroup import MAX_CGROUP_BYTES, PodCgroup, pod_of_cgroup
+from services.node_agent.attribution.core.cgroup import MAX_CGROUP_BYTES, PodCgroup, pod_of_cgroup
 
 UID = "6f1c1d3e-8b9a-4c5d-9e0f-112233445566"
 OTHER = "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"

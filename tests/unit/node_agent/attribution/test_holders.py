@@ -8,10 +8,10 @@ import pytest
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import Holder, HolderSource, PodRef
-from services.node_agent.attribution.holders import Listing, kubelet_holders, process_holders
-from services.node_agent.attribution.ownership import MPS_NAME, OwnedProcess, own
+from services.node_agent.attribution.core.holders import Listing, kubelet_holders, process_holders
+from services.node_agent.attribution.core.ownership import MPS_NAME, OwnedProcess, own
+from services.node_agent.core.readings import Process
 from services.node_agent.ports import NamedPod, PodDevices, PodNames, ProcessOwner
-from services.node_agent.readings import Process
 from tests.unit.node_agent.builders import FakeMachine, a_holder, a_process, pod_devices
 
 TRAIN = PodRef("team-a", "train", "uid-train")

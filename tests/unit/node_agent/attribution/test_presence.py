@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpuloom.model.node import Holder, HolderSource, NodeMode, PodPresence, PodRef
-from services.node_agent.attribution.presence import checked, lingering_holders
+from services.node_agent.attribution.core.presence import checked, lingering_holders
 from services.node_agent.ports import NamedPod, PodNames, ProcessOwner
 from tests.unit.node_agent.builders import FakeMachine, a_holder, a_process, pod_devices, processes_on
 from tests.unit.node_agent.test_sampler import ONE, Bench

@@ -21,15 +21,15 @@ from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI
 from gpuloom.nri import nri_pb2 as pb
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.delivery.cdi_folders import CdiFolders
-from services.node_agent.delivery.comparison import Requested
-from services.node_agent.delivery.deliveries import Deliveries
-from services.node_agent.delivery.edits import DeviceNode, Edits, NodeNumbers
-from services.node_agent.delivery.handlers import HandlerRules
+from services.node_agent.delivery.core.comparison import Requested
+from services.node_agent.delivery.core.deliveries import Deliveries
+from services.node_agent.delivery.core.edits import DeviceNode, Edits, NodeNumbers
+from services.node_agent.delivery.core.handlers import HandlerRules
+from services.node_agent.delivery.core.pod_specs import Seat
+from services.node_agent.delivery.core.verify import Asking, Delivered, NodeFacts
 from services.node_agent.delivery.known_pods import KnownPods, PodSource, UnknownPods
 from services.node_agent.delivery.metrics import DeliveryMetrics
 from services.node_agent.delivery.plugin import DeliveryParts, Plugin
-from services.node_agent.delivery.pod_specs import Seat
-from services.node_agent.delivery.verify import Asking, Delivered, NodeFacts
 
 NODE_UID = "uid-node"
 MEMORY_MIB = 40960

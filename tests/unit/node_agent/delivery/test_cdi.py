@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from gpuloom.errors import InvalidRequestError, NotFoundError
 from gpuloom.nri import nri_pb2 as pb
-from services.node_agent.delivery.adjustment import adjustment
 from services.node_agent.delivery.cdi import MAX_SPEC_BYTES, read_spec
 from services.node_agent.delivery.cdi_folders import CdiFolders
-from services.node_agent.delivery.edits import DeviceNode, Edits, Hook, Moment, Mount, NodeNumbers, combine
+from services.node_agent.delivery.core.adjustment import adjustment
+from services.node_agent.delivery.core.edits import (
+    DeviceNode,
+    Edits,
+    Hook,
+    Moment,
+    Mount,
+    NodeNumbers,
+    combine,
+)
 
 KIND = "nvidia.com/gpu"
 SPEC: dict[str, Any] = {

@@ -14,7 +14,7 @@ from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.devices import GpuView, NodeView
 from gpuloom.placement.fit import Refusal
-from services.node_agent.delivery.comparison import Requested, difference
+from services.node_agent.delivery.core.comparison import Requested, difference
 from tests.unit.node_agent.delivery.builders import (
     MEMORY_MIB,
     a_cut_gpu,

@@ -15,11 +15,16 @@ from prometheus_client import CollectorRegistry
 from gpuloom.errors import GpuloomError, UnavailableError
 from gpuloom.nri import nri_pb2 as pb
 from gpuloom.runtime.clock import FakeClock, settle
-from services.node_agent.delivery import ttrpc
 from services.node_agent.delivery.connection import ConnectionParts, RuntimeConnection, _Session
-from services.node_agent.delivery.deliveries import Deliveries
+from services.node_agent.delivery.core import ttrpc
+from services.node_agent.delivery.core.deliveries import Deliveries
+from services.node_agent.delivery.core.mux import (
+    PLUGIN_CONNECTION,
+    RUNTIME_CONNECTION,
+    FrameDecoder,
+    encode_frame,
+)
 from services.node_agent.delivery.metrics import DeliveryMetrics
-from services.node_agent.delivery.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, FrameDecoder, encode_frame
 from services.node_agent.delivery.plugin import PLUGIN_SERVICE
 from tests.unit.node_agent.delivery.builders import a_container, a_plugin, a_sandbox, an_allocation, held
 

@@ -14,8 +14,8 @@ from gpuloom.names import ANNOTATION_DELIVERED
 from gpuloom.nri import nri_pb2 as pb
 from gpuloom.runtime.clock import SystemClock
 from services.node_agent.delivery.cdi_folders import CdiFolders
-from services.node_agent.delivery.deliveries import MAX_LISTED, Deliveries
-from services.node_agent.delivery.handlers import HandlerRules
+from services.node_agent.delivery.core.deliveries import MAX_LISTED, Deliveries
+from services.node_agent.delivery.core.handlers import HandlerRules
 from services.node_agent.delivery.plugin import PLUGIN_SERVICE, Plugin, UnknownCallError
 from tests.unit.node_agent.delivery.builders import (
     a_container,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from gpuloom.errors import InvalidRequestError, NotAllowedError, UnavailableError
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import HolderSource
-from services.node_agent.delivery.comparison import Requested
-from services.node_agent.delivery.pod_specs import Seat, given_by_environment, requested
+from services.node_agent.delivery.core.comparison import Requested
+from services.node_agent.delivery.core.pod_specs import Seat, given_by_environment, requested
 from tests.unit.node_agent.delivery.builders import (
     NODE_UID,
     a_device,

@@ -12,8 +12,14 @@ from gpuloom.model.allocation import Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import HolderSource
-from services.node_agent.delivery.comparison import Requested
-from services.node_agent.delivery.verify import Delivered, NodeFacts, device_names, given_by_others, verify
+from services.node_agent.delivery.core.comparison import Requested
+from services.node_agent.delivery.core.verify import (
+    Delivered,
+    NodeFacts,
+    device_names,
+    given_by_others,
+    verify,
+)
 from tests.unit.node_agent.builders import a_holder
 from tests.unit.node_agent.delivery.builders import (
     MEMORY_MIB,

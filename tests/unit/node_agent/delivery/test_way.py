@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuloom.model.node import Delivery
 from services.node_agent.delivery.config import DeliveryWay
-from services.node_agent.delivery.way import SOCKET_PATIENCE_S, Sight, delivery_of, may_need_environment
+from services.node_agent.delivery.core.way import SOCKET_PATIENCE_S, Sight, delivery_of, may_need_environment
 
 NOTHING = Sight(connected=False, was_connected=False, socket_missing_s=SOCKET_PATIENCE_S, runtime_class=True)
 SIGHTS = st.builds(Sight, st.booleans(), st.booleans(), st.floats(0, 1e6), st.booleans())

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.node_agent.delivery import ttrpc
-from services.node_agent.delivery.mux import MAX_FRAME_BYTES, Frame, FrameDecoder, WireError, encode_frame
-from services.node_agent.delivery.ttrpc import (
+from services.node_agent.delivery.core import ttrpc
+from services.node_agent.delivery.core.mux import (
+    MAX_FRAME_BYTES,
+    Frame,
+    FrameDecoder,
+    WireError,
+    encode_frame,
+)
+from services.node_agent.delivery.core.ttrpc import (
     MAX_MESSAGE_BYTES,
     Kind,
     Message,

@@ -11,7 +11,7 @@ from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.runtime.config import load_config
 from services.node_agent.delivery.config import DeliveryConfig
-from services.node_agent.delivery.handlers import HandlerRules
+from services.node_agent.delivery.core.handlers import HandlerRules
 from services.node_agent.delivery.known_pods import Cluster
 from services.node_agent.delivery.wiring import start_delivery
 from services.node_agent.node import Node

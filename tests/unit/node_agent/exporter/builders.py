@@ -9,8 +9,8 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.process import GpuProcess
-from services.node_agent.picture import Picture
-from services.node_agent.readings import Activity, DriverReading, GpuCounters, GpuSample, InstanceReading
+from services.node_agent.core.picture import Picture
+from services.node_agent.core.readings import Activity, DriverReading, GpuCounters, GpuSample, InstanceReading
 
 A_DEVICE = DeviceRef("GPU-a")
 MIG_GPU = "GPU-mig"

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.errors import InvalidRequestError
-from services.node_agent.exporter.counters_file import read_choice
-from services.node_agent.exporter.exposition import PageFormat
-from services.node_agent.exporter.families import DEFAULT_FAMILIES
+from services.node_agent.exporter.core.counters_file import read_choice
+from services.node_agent.exporter.core.exposition import PageFormat
+from services.node_agent.exporter.core.families import DEFAULT_FAMILIES
 from services.node_agent.exporter.wiring import start_exporter
 from tests.unit.node_agent.exporter.builders import FakeNode, a_card, a_picture, values_of
 from tests.unit.node_agent.exporter.test_dcgm_reader import BareDriver

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.runtime.clock import FakeClock
+from services.node_agent.core.readings import DriverReading, Process
 from services.node_agent.exporter.dcgm_reader import (
     MAX_AGE_S,
     MAX_BYTES,
@@ -21,7 +22,6 @@ from services.node_agent.exporter.dcgm_reader import (
     ReaderParts,
 )
 from services.node_agent.exporter.metrics import ExporterMetrics
-from services.node_agent.readings import DriverReading, Process
 from tests.unit.node_agent.exporter.builders import a_card
 from tests.unit.node_agent.exporter.test_dcgm_reading import RECORDED
 

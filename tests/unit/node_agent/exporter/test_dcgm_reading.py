@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import DeviceRef, GpuHealth, GpuUsage
-from services.node_agent.exporter.dcgm_reading import DcgmReading, merge, parse_dcgm
-from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
-from services.node_agent.picture import Picture
-from services.node_agent.readings import Activity, DriverReading, GpuSample, InstanceReading
+from services.node_agent.core.picture import Picture
+from services.node_agent.core.readings import Activity, DriverReading, GpuSample, InstanceReading
+from services.node_agent.exporter.core.dcgm_reading import DcgmReading, merge, parse_dcgm
+from services.node_agent.exporter.core.exposition import NodePage, PageFormat, device_block, exposition
 from tests.unit.node_agent.exporter.builders import (
     A_SAMPLE,
     MIG_GPU,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.kube.cache import Change
-from services.node_agent.exporter.detection import DcgmPods, dcgm_url
+from services.node_agent.exporter.core.detection import DcgmPods, dcgm_url
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

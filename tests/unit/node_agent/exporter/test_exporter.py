@@ -6,8 +6,8 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from gpuloom.runtime.clock import FakeClock
+from services.node_agent.exporter.core.exposition import PageFormat
 from services.node_agent.exporter.exporter import Exporter
-from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from tests.unit.node_agent.exporter.builders import FakeNode, a_full_picture, a_picture, values_of
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuloom.model.gpu import DeviceRef, GpuHealth, GpuUsage
-from services.node_agent.exporter.exposition import NodePage, PageFormat, device_block, exposition
-from services.node_agent.exporter.families import DEFAULT_FAMILIES
-from services.node_agent.picture import Picture
-from services.node_agent.readings import GpuSample, InstanceReading
+from services.node_agent.core.picture import Picture
+from services.node_agent.core.readings import GpuSample, InstanceReading
+from services.node_agent.exporter.core.exposition import NodePage, PageFormat, device_block, exposition
+from services.node_agent.exporter.core.families import DEFAULT_FAMILIES
 from tests.unit.node_agent.exporter.builders import (
     A_SAMPLE,
     MIG_GPU,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from gpuloom.runtime.clock import FakeClock, settle
+from services.node_agent.exporter.core.exposition import PageFormat
 from services.node_agent.exporter.exporter import Exporter
-from services.node_agent.exporter.exposition import PageFormat
 from services.node_agent.exporter.metrics import ExporterMetrics
 from services.node_agent.exporter.server import ExporterServer
 from tests.effort import examples

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import HolderSource, PodRef
 from gpuloom.model.process import GpuProcess
-from services.node_agent.exporter.shares import NOBODY, Division, Owner, Share, divide
+from services.node_agent.exporter.core.shares import NOBODY, Division, Owner, Share, divide
 from tests.unit.node_agent.exporter.builders import MIG_GPU, SLICES, a_holder, a_picture, a_process
 
 LEFT, RIGHT = Owner("team-a", "left", "main"), Owner("team-a", "right", "main")

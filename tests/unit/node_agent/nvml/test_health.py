@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
-from services.node_agent.nvml.failure import Failure, failure_of_code
-from services.node_agent.nvml.health import (
+from services.node_agent.nvml.core.failure import Failure, failure_of_code
+from services.node_agent.nvml.core.health import (
     QUIET_S,
     SETTLE_S,
     Condition,

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.topology import PcieLevel
+from services.node_agent.core.readings import DriverReading, GpuSample
 from services.node_agent.nvml.account import reading_of
-from services.node_agent.nvml.failure import failure_of_code
-from services.node_agent.nvml.health import HealthFacts
+from services.node_agent.nvml.core.failure import failure_of_code
+from services.node_agent.nvml.core.health import HealthFacts
+from services.node_agent.nvml.core.topology import PairFacts, Wiring
+from services.node_agent.nvml.core.xids import XidEvent
 from services.node_agent.nvml.inventory import Identity
 from services.node_agent.nvml.ledger import GONE, Ledger, Place
 from services.node_agent.nvml.mig import MigLayout
 from services.node_agent.nvml.processes import ListedProcess
 from services.node_agent.nvml.record import Record
 from services.node_agent.nvml.session import Acquaintance, Look, SlowPart
-from services.node_agent.nvml.topology import PairFacts, Wiring
 from services.node_agent.nvml.usage import SlowSample
-from services.node_agent.nvml.xids import XidEvent
-from services.node_agent.readings import DriverReading, GpuSample
 
 WELL = HealthFacts(recovery_action=0)
 LOST = failure_of_code(15, "GPU is lost")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.runtime.clock import Clock, FakeClock, SystemClock
-from services.node_agent.nvml.health import Condition, XidFault
+from services.node_agent.nvml.core.health import Condition, XidFault
 from services.node_agent.nvml.inventory import Identity
 from services.node_agent.nvml.keeper import Keeper
 from services.node_agent.nvml.lane import LaneLimits

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigInstance, MigPlacement
-from services.node_agent.nvml.device_ids import device_of
+from services.node_agent.nvml.core.device_ids import device_of
 from services.node_agent.nvml.inventory import Identity, numa_node_of, sysfs_name
 from services.node_agent.nvml.mig import Profile, profile_name
 from services.node_agent.nvml.roster import Roster, enroll

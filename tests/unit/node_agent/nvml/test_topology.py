@@ -2,7 +2,7 @@
 
 from gpuloom.model.topology import PcieLevel
 from gpuloom.model.wiring import NvLink, NvLinkRemote
-from services.node_agent.nvml.topology import PairFacts, WiredGpu, Wiring, topology_of
+from services.node_agent.nvml.core.topology import PairFacts, WiredGpu, Wiring, topology_of
 
 
 def a_gpu(index: int, *links: NvLink, pairs: dict[str, PairFacts] | None = None) -> WiredGpu:

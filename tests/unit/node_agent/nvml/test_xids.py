@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.node_agent.nvml.xids import LAST_KIND, PendingXids, XidEvent
+from services.node_agent.nvml.core.xids import LAST_KIND, PendingXids, XidEvent
 
 GPUS = ("a", "b")
 EVENTS = st.builds(

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gpuloom.codec.spot import spot_from_proto, spot_to_proto
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
-from services.node_agent.spot.answers.aws import interruption_from, rebalance_from, token_from
-from services.node_agent.spot.answers.azure import machine_name_from, notice_from
-from services.node_agent.spot.answers.gcp import preemption_from
-from services.node_agent.spot.problem import MetadataError, Problem
+from services.node_agent.spot.core.answers.aws import interruption_from, rebalance_from, token_from
+from services.node_agent.spot.core.answers.azure import machine_name_from, notice_from
+from services.node_agent.spot.core.answers.gcp import preemption_from
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from tests.unit.node_agent.spot.builders import an_azure_event
 
 ME = "aks-gpu-1234-vmss_7"

@@ -9,8 +9,8 @@ from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.spot.aws import AwsNotices
 from services.node_agent.spot.azure import AzureNotices
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from services.node_agent.spot.gcp import GcpNotices
-from services.node_agent.spot.problem import MetadataError, Problem
 from tests.unit.node_agent.spot.builders import (
     AzureMachine,
     ComputeEngine,

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuloom.runtime.clock import FakeClock
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from services.node_agent.spot.metadata import MAX_ANSWER_BYTES
-from services.node_agent.spot.problem import MetadataError, Problem
 from tests.effort import examples
 from tests.unit.node_agent.spot.builders import a_raw_service, a_service, as_time_passes, metadata_at
 

@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from gpuloom.runtime.clock import FakeClock
 from services.node_agent.node import Node
-from services.node_agent.spot.clouds import Cloud, Unwatched
+from services.node_agent.spot.core.clouds import Cloud, Unwatched
+from services.node_agent.spot.core.problem import MetadataError, Problem
 from services.node_agent.spot.metrics import SpotMetrics
-from services.node_agent.spot.problem import MetadataError, Problem
 from services.node_agent.spot.watcher import SpotWatcher, WatcherParts
 from tests.unit.node_agent.builders import a_start
 

@@ -16,8 +16,8 @@ from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.runtime.config import ConfigError, load_config
 from services.node_agent.node import Node
-from services.node_agent.spot.clouds import Cloud, SpotWatch, Unwatched, choose_cloud
 from services.node_agent.spot.config import SpotConfig
+from services.node_agent.spot.core.clouds import Cloud, SpotWatch, Unwatched, choose_cloud
 from services.node_agent.spot.metrics import SpotMetrics
 from services.node_agent.spot.wiring import start_spot
 from tests.unit.node_agent.builders import a_start

@@ -101,8 +101,16 @@ def condition_of(api: Api) -> tuple[str, str]:
     ("policy", "binding", "reason"),
     [
         (POLICY, BINDING, ""),
-        (None, BINDING, "no such ValidatingAdmissionPolicy: apply deploy/admission"),
-        (POLICY, None, "no such ValidatingAdmissionPolicyBinding: apply deploy/admission"),
+        (
+            None,
+            BINDING,
+            "no such ValidatingAdmissionPolicy: apply deploy/manifests/admission.yaml",
+        ),
+        (
+            POLICY,
+            None,
+            "no such ValidatingAdmissionPolicyBinding: apply deploy/manifests/admission.yaml",
+        ),
         ({"spec": {"failurePolicy": "Ignore"}}, BINDING, "failurePolicy is Ignore"),
         (POLICY, {"spec": {**BINDING["spec"], "policyName": "other"}}, "names another policy"),
         (POLICY, {"spec": {**BINDING["spec"], "validationActions": ["Warn", "Audit"]}}, "does not deny"),
@@ -126,7 +134,10 @@ async def test_a_policy_that_is_missing_shows_in_metric_condition_and_note_until
     await watched.watch.check()
 
     assert missing[:2] == (0, ("False", "PolicyMissing"))
-    assert f"{NAME} (there is no such ValidatingAdmissionPolicy: apply deploy/admission)" in missing[2]
+    assert (
+        f"{NAME} (there is no such ValidatingAdmissionPolicy: apply deploy/manifests/admission.yaml)"
+        in missing[2]
+    )
     assert (watched.installed(), condition_of(api)) == (1, ("True", "PoliciesInstalled"))
     assert watched.watch.note() == ""
 

@@ -17,12 +17,12 @@ from gpuloom.model.ledger import Verdict
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.core.verbs.quarantine import REASON, Quarantine, Workload
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import Verbs
 from tests.unit.scheduler_extender.builders import HandClock, a_gpu, a_node, a_pod, a_ref, some_facts
 from tests.unit.scheduler_extender.inquiry_setup import Shown
@@ -43,10 +43,10 @@ class Desk:
         self.decisions = DecisionLog(self.clock)
         state = ClusterState(Ledger(30.0), lambda: False, self.clock)
         api = ScriptedApi(pod, outcomes=outcomes)
-        bench = Bench(state.ledger, state.views, self.decisions, self.clock)
+        context = BindContext(state.ledger, state.views, self.decisions, self.clock)
         binder = WatchedBinder(api, self.quarantine, api, self.clock)
-        bindings = Bindings(bench, api, binder, timeout_s=4.0)
-        self._verbs = Verbs(bench, bindings, Preferences(8, Outcomes(ScoreWeights())), self.quarantine)
+        bindings = Bindings(context, api, binder, timeout_s=4.0)
+        self._verbs = Verbs(context, bindings, Preferences(8, Evaluator(ScoreWeights())), self.quarantine)
         state.observe_node(Change(None, a_node("n1")))
         state.observe_facts("uid-n1", some_facts("n1", a_gpu("GPU-n1")))
         state.observe_pod(Change(None, pod))

@@ -52,7 +52,7 @@ def a_desk(*pods: JsonObject) -> InquiryDesk:
 
 
 def a_server(desk: InquiryDesk) -> SchedulerExtenderServer:
-    return SchedulerExtenderServer(desk.state.ledger, desk.decisions, desk.inquiries)
+    return SchedulerExtenderServer(desk.state.ledger, desk.feed, desk.decisions, desk.inquiries)
 
 
 async def test_a_waiting_pod_that_fits_says_where_it_would_go() -> None:

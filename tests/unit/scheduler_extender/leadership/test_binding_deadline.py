@@ -7,7 +7,7 @@ import pytest
 from gpuloom.kube.client import PodBinding
 from services.scheduler_extender.core.verbs.wire import BindCall
 from services.scheduler_extender.inquiries.decisions import DecisionLog
-from services.scheduler_extender.verbs.binding import LEAST_TIMEOUT_S, Bench, Bindings
+from services.scheduler_extender.verbs.binding import LEAST_TIMEOUT_S, BindContext, Bindings
 from tests.unit.scheduler_extender.bind_setup import POD, Desk
 from tests.unit.scheduler_extender.builders import a_pod
 
@@ -32,8 +32,8 @@ class Deadline:
 
 
 async def bind(desk: Desk, deadline: Deadline, timeout_s: float = TIMEOUT_S) -> str:
-    bench = Bench(desk.state.ledger, desk.state.views, DecisionLog(desk.clock), desk.clock)
-    bindings = Bindings(bench, desk.api, deadline, timeout_s, deadline)
+    context = BindContext(desk.state.ledger, desk.state.views, DecisionLog(desk.clock), desk.clock)
+    bindings = Bindings(context, desk.api, deadline, timeout_s, deadline)
     return await bindings.bind(BindCall(POD.namespace, POD.name, POD.uid, "n1"))
 
 

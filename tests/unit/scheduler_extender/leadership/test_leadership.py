@@ -14,7 +14,12 @@ from gpuloom.kube.cache import Change
 from gpuloom.kube.errors import LeadershipLostError
 from gpuloom.runtime.clock import FakeClock, settle
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.leadership.leadership import BADGE_INTERVAL_S, SET_BACK, Office, Power
+from services.scheduler_extender.leadership.leadership import (
+    LABEL_INTERVAL_S,
+    SET_BACK,
+    LeadershipParts,
+    LeadershipState,
+)
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.ports import Stamped
 from services.scheduler_extender.state.cluster import ClusterState
@@ -31,7 +36,7 @@ class Situation:
         self.lacks, self.silent, self.holder = "", "", ""
         self.rewound = 0
         self.lease_until_s = -math.inf
-        self.stamped, self.badge = False, False
+        self.stamped, self.leader_label = False, False
         self.takeovers, self.rewind_during_takeover = 0, False
         self.badge_fails: list[UnavailableError] = []
         self._complete, self._elected = asyncio.Event(), asyncio.Event()
@@ -39,8 +44,8 @@ class Situation:
         self._complete.set()
         self.registry = CollectorRegistry()
         self.metrics = ExtenderMetrics(self.registry)
-        office = Office(self, self, self, lambda: self.holder, contested)
-        self.power = Power(self, office, self.clock, self.metrics)
+        parts = LeadershipParts(self, self, self, lambda: self.holder, contested)
+        self.leadership = LeadershipState(self, parts, self.clock, self.metrics)
 
     def lack(self, what: str) -> None:
         self.lacks = what
@@ -98,20 +103,20 @@ class Situation:
     async def catch_up(self) -> None:
         await self._caught_up.wait()
 
-    async def wear(self) -> None:
+    async def put(self) -> None:
         if self.badge_fails:
             raise self.badge_fails.pop()
-        self.badge = True
+        self.leader_label = True
 
-    async def take_off(self) -> None:
+    async def remove(self) -> None:
         if self.badge_fails:
             raise self.badge_fails.pop()
-        self.badge = False
+        self.leader_label = False
 
 
 @asynccontextmanager
 async def running(situation: Situation) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(situation.power.run())
+    task = asyncio.create_task(situation.leadership.run())
     await settle()
     try:
         yield task
@@ -124,7 +129,7 @@ async def leading(situation: Situation) -> None:
     situation.elect()
     situation.catch_up_now()
     await settle()
-    assert situation.power.unready_reason() == ""
+    assert situation.leadership.unready_reason() == ""
 
 
 async def test_a_standby_is_well_but_does_not_serve_and_says_who_does() -> None:
@@ -132,15 +137,15 @@ async def test_a_standby_is_well_but_does_not_serve_and_says_who_does() -> None:
     async with running(situation):
         situation.holder = "other-1"
 
-        assert situation.power.unready_reason() == "standby; leader is other-1"
-        assert situation.power.unhealthy_reason() == ""
-        assert not situation.power.is_leader()
+        assert situation.leadership.unready_reason() == "standby; leader is other-1"
+        assert situation.leadership.unhealthy_reason() == ""
+        assert not situation.leadership.is_leader()
 
 
 async def test_a_standby_without_any_leader_is_not_ready() -> None:
     situation = Situation()
     async with running(situation):
-        assert situation.power.unhealthy_reason() == "standby; there is no leader yet"
+        assert situation.leadership.unhealthy_reason() == "standby; there is no leader yet"
 
 
 async def test_a_standby_that_is_cold_or_cut_off_is_not_ready() -> None:
@@ -148,10 +153,10 @@ async def test_a_standby_that_is_cold_or_cut_off_is_not_ready() -> None:
     situation.holder = "other-1"
     async with running(situation):
         situation.lack("pods and nodes are not listed yet")
-        cold = situation.power.unhealthy_reason()
+        cold = situation.leadership.unhealthy_reason()
         situation.lack("")
         situation.silent = "the Kubernetes API is silent"
-        cut_off = situation.power.unhealthy_reason()
+        cut_off = situation.leadership.unhealthy_reason()
 
         assert (cold, cut_off) == ("pods and nodes are not listed yet", "the Kubernetes API is silent")
 
@@ -176,16 +181,16 @@ async def test_a_leader_takes_over_again_when_the_api_was_set_back() -> None:
         situation.elect()
         situation.catch_up_now()
         await settle()
-        before = (situation.power.is_leader(), situation.takeovers)
+        before = (situation.leadership.is_leader(), situation.takeovers)
 
         situation.rewound += 1
-        at_once = (situation.power.is_leader(), situation.power.unready_reason())
+        at_once = (situation.leadership.is_leader(), situation.leadership.unready_reason())
         situation.rewind_during_takeover = True
-        await situation.clock.advance(BADGE_INTERVAL_S)
+        await situation.clock.advance(LABEL_INTERVAL_S)
 
         assert before == (True, 1)
         assert at_once == (False, SET_BACK)
-        assert (situation.power.is_leader(), situation.takeovers) == (True, 3)
+        assert (situation.leadership.is_leader(), situation.takeovers) == (True, 3)
 
 
 async def test_pods_that_a_takeover_could_not_stamp_are_counted() -> None:
@@ -203,15 +208,19 @@ async def test_a_leader_serves_only_when_it_has_caught_up() -> None:
     async with running(situation):
         situation.elect()
         await settle()
-        early = (situation.power.unready_reason(), situation.power.until_s(), situation.badge)
+        early = (
+            situation.leadership.unready_reason(),
+            situation.leadership.until_s(),
+            situation.leader_label,
+        )
 
         situation.catch_up_now()
         await settle()
 
         assert early == ("taking over from the leader before", -math.inf, False)
-        assert situation.power.unready_reason() == ""
-        assert situation.power.until_s() == situation.lease_until_s
-        assert situation.badge
+        assert situation.leadership.unready_reason() == ""
+        assert situation.leadership.until_s() == situation.lease_until_s
+        assert situation.leader_label
 
 
 async def test_alone_it_stamps_before_it_has_listed_anything() -> None:
@@ -221,13 +230,13 @@ async def test_alone_it_stamps_before_it_has_listed_anything() -> None:
         situation.elect()
         situation.catch_up_now()
         await settle()
-        early = (situation.stamped, situation.power.is_leader())
+        early = (situation.stamped, situation.leadership.is_leader())
 
         situation.lack("")
         await settle()
 
         assert early == (True, False)
-        assert situation.power.is_leader()
+        assert situation.leadership.is_leader()
 
 
 async def test_a_lease_that_ran_out_ends_the_serving_before_anybody_noticed() -> None:
@@ -239,9 +248,9 @@ async def test_a_lease_that_ran_out_ends_the_serving_before_anybody_noticed() ->
 
         await situation.clock.advance(6.0)
 
-        assert situation.power.unready_reason() == "the lease has run out"
-        assert situation.power.unhealthy_reason() == "the lease has run out"
-        assert not situation.power.is_leader()
+        assert situation.leadership.unready_reason() == "the lease has run out"
+        assert situation.leadership.unhealthy_reason() == "the lease has run out"
+        assert not situation.leadership.is_leader()
 
 
 async def test_a_replica_that_lost_the_lease_never_serves_again_and_ends() -> None:
@@ -253,9 +262,9 @@ async def test_a_replica_that_lost_the_lease_never_serves_again_and_ends() -> No
         with pytest.raises(LeadershipLostError):
             await task
 
-        assert situation.power.unready_reason() == "no longer the leader"
-        assert situation.power.until_s() == -math.inf
-        assert not situation.badge
+        assert situation.leadership.unready_reason() == "no longer the leader"
+        assert situation.leadership.until_s() == -math.inf
+        assert not situation.leader_label
 
 
 async def test_stepping_down_stops_serving_and_leaves_the_service_while_the_lease_is_kept() -> None:
@@ -263,21 +272,21 @@ async def test_stepping_down_stops_serving_and_leaves_the_service_while_the_leas
     async with running(situation) as task:
         await leading(situation)
 
-        await situation.power.step_down()
-        await situation.clock.advance(3 * BADGE_INTERVAL_S)
+        await situation.leadership.step_down()
+        await situation.clock.advance(3 * LABEL_INTERVAL_S)
 
-        assert situation.power.unready_reason() == "no longer the leader"
-        assert not situation.badge
+        assert situation.leadership.unready_reason() == "no longer the leader"
+        assert not situation.leader_label
         assert not task.done()
 
 
 async def test_a_standby_that_steps_down_writes_nothing() -> None:
     situation = Situation()
-    situation.badge = True
+    situation.leader_label = True
     async with running(situation):
-        await situation.power.step_down()
+        await situation.leadership.step_down()
 
-        assert situation.badge
+        assert situation.leader_label
 
 
 async def test_a_badge_that_could_not_be_put_on_is_tried_again() -> None:
@@ -285,11 +294,11 @@ async def test_a_badge_that_could_not_be_put_on_is_tried_again() -> None:
     situation.badge_fails = [UnavailableError("down")]
     async with running(situation):
         await leading(situation)
-        early = situation.badge
+        early = situation.leader_label
 
-        await situation.clock.advance(BADGE_INTERVAL_S)
+        await situation.clock.advance(LABEL_INTERVAL_S)
 
-        assert (early, situation.badge) == (False, True)
+        assert (early, situation.leader_label) == (False, True)
 
 
 async def test_a_badge_that_can_not_be_taken_off_keeps_nobody_from_ending() -> None:
@@ -302,7 +311,7 @@ async def test_a_badge_that_can_not_be_taken_off_keeps_nobody_from_ending() -> N
         with pytest.raises(LeadershipLostError):
             await task
 
-        assert situation.power.unready_reason() == "no longer the leader"
+        assert situation.leadership.unready_reason() == "no longer the leader"
 
 
 async def test_a_paused_leader_does_not_put_its_badge_on_again() -> None:
@@ -311,11 +320,11 @@ async def test_a_paused_leader_does_not_put_its_badge_on_again() -> None:
         situation.elect(for_s=0.5)
         situation.catch_up_now()
         await settle()
-        situation.badge = False
+        situation.leader_label = False
 
-        await situation.clock.advance(10 * BADGE_INTERVAL_S)
+        await situation.clock.advance(10 * LABEL_INTERVAL_S)
 
-        assert not situation.badge
+        assert not situation.leader_label
 
 
 async def test_what_reopened_before_a_takeover_wakes_pods_after_it() -> None:

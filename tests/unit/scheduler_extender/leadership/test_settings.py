@@ -4,6 +4,7 @@ import pytest
 
 from gpuloom.runtime.config import ConfigError, load_config
 from gpuloom.runtime.failpoints import Action, Failpoint
+from services.scheduler_extender.app import RENEWALS
 from services.scheduler_extender.config import ExtenderConfig
 
 
@@ -44,14 +45,14 @@ def test_a_pods_name_without_its_namespace_is_refused() -> None:
 
 @pytest.mark.parametrize("duration_s", [2, 6, 60])
 def test_every_lease_duration_makes_settings_that_fit_each_other(duration_s: int) -> None:
-    settings = config(GPULOOM_EXTENDER_LEASE_DURATION=str(duration_s)).leadership.lease_settings()
+    settings = config(GPULOOM_EXTENDER_LEASE_DURATION=str(duration_s)).leadership.lease_settings(RENEWALS)
 
     assert settings.lease_duration_s == duration_s
 
 
 def test_a_binding_finds_its_timeout_left_of_the_lease_when_renewals_take_half_a_second() -> None:
     given = config()
-    lease = given.leadership.lease_settings()
+    lease = given.leadership.lease_settings(RENEWALS)
 
     oldest_s = lease.retry_period_s * 1.2 + 0.5
 

@@ -8,6 +8,7 @@ from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import resource_version_of, uid_of
 from gpuloom.names import ANNOTATION_EPOCH
 from tests.unit.scheduler_extender.builders import JsonObject
+from tests.unit.scheduler_extender.model.holds import HoldObjects
 
 
 class ApiServer:
@@ -15,21 +16,25 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.pods: dict[str, JsonObject] = {}
+        self.holds = HoldObjects()
         self.log: list[Change] = []
         self.guarded: set[str] = set()
         """Names of pods that a webhook of somebody else lets nobody annotate."""
         self.history = 0
         """Which one this is: every restore of a backup begins another."""
         self.backup: tuple[dict[str, JsonObject], int] | None = None
+        self._held: dict[str, JsonObject] = {}
         self._version = 0
 
     def back_up(self) -> None:
         self.backup = deepcopy(self.pods), self._version
+        self._held = deepcopy(self.holds.objects)
 
     def restore(self) -> None:
         """Nothing of it shows in any watch: the version is below what everybody has seen."""
         assert self.backup is not None
         self.pods, self._version = deepcopy(self.backup[0]), self.backup[1]
+        self.holds.restore(self._held)
         self.history += 1
 
     def create(self, pod: JsonObject) -> JsonObject:

@@ -5,12 +5,12 @@ from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
 
 Arena = tuple[tuple[str, ...], tuple[dict[str, str], ...]]
 
-THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "modes", "all")
+THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "modes", "holds", "all")
 LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
 USUAL_LENGTH = 60
 NAMES = ("a", "b", "c", "d")
 EVERYTHING = 1000
-INCLUDED = {"modes": {"ends", "takeovers"}}
+INCLUDED = {"modes": {"ends", "takeovers"}, "holds": {"binds", "failovers"}}
 """Themes that have all the moves of others, too."""
 
 HALF, SLICE = gpuloom_share(500), gpuloom_share(501)
@@ -34,5 +34,11 @@ MIXED_ARENAS: tuple[Arena, ...] = (
 )
 
 
+# Where GPULoom chooses devices one of them can be held.
+HELD_ARENAS: tuple[Arena, ...] = (ARENAS[0], ARENAS[2])
+
+
 def of_theme(theme: str) -> tuple[Arena, ...]:
+    if theme == "holds":
+        return HELD_ARENAS
     return MIXED_ARENAS if theme == "modes" else ARENAS

@@ -318,7 +318,9 @@ class Machine:
                     memory_mib[device.gpu_uuid] += share[1]
         milli.update({card.gpu_uuid: MILLI_PER_GPU for card in self.claimed.values()})
         for view in offered.gpus if offered is not None else ():
-            if not view.unusable_reason and not view.gpu.mig_enabled:
+            if view.unusable_reason:
+                continue
+            if not view.gpu.mig_enabled:
                 milli[view.gpu.uuid] += view.free_milli
                 memory_mib[view.gpu.uuid] += view.free_memory_mib
             owners.update(DeviceRef(view.gpu.uuid, instance.placement) for instance in view.free_mig)

@@ -10,14 +10,16 @@ from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import uid_of
 from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.leadership.takeover import Patience
 from services.scheduler_extender.ports import Stamped
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_node, an_observed_pod
 from tests.unit.scheduler_extender.model.api_server import ApiServer
 from tests.unit.scheduler_extender.model.calls import Call
+from tests.unit.scheduler_extender.model.holds import HoldWriter
 from tests.unit.scheduler_extender.model.machines import (
     AGENT_TTL_S,
     PUBLISH_WITHIN_S,
@@ -62,12 +64,17 @@ class Replica:
         self.pods_heard = len(world.api.log)
         self.nodes_heard = len(world.node_log)
         self.state = ClusterState(Ledger(SETTLE_S), world.facts_are_stale, world.clock)
-        bench = Bench(self.state.ledger, self.state.views, DecisionLog(world.clock), world.clock)
-        self.bindings = Bindings(bench, self, self, BIND_TIMEOUT_S, self)
+        context = BindContext(self.state.ledger, self.state.views, DecisionLog(world.clock), world.clock)
+        self.bindings = Bindings(context, self, self, BIND_TIMEOUT_S, self)
+        writer = HoldWriter(world.api.holds)
+        self.holding = Holding(self.state.ledger, writer, self, self._unready_reason, world.clock)
+        self._shown_holds: dict[str, JsonObject] = {}
+        self.holds_heard = 0
         for machine in world.machines.values():
             self.state.observe_node(Change(None, a_node(machine.name, machine.uid)))
         for pod in world.api.pods.values():
             self._hear(Change(None, pod))
+        self.list_holds()
         self.hear_facts()
 
     def hear_pods(self, count: int) -> None:
@@ -85,6 +92,7 @@ class Replica:
         if self.history != self._world.api.history:
             self.history = self._world.api.history
             self.state.rewind()
+            self.list_holds()
         self.pods_heard = len(self._world.api.log)
         listed = {uid_of(pod): pod for pod in self._world.api.pods.values()}
         for uid, pod in list(self._shown.items()):
@@ -93,8 +101,31 @@ class Replica:
         for uid, pod in listed.items():
             self._hear(Change(self._shown.get(uid), pod))
 
+    def hear_holds(self, count: int) -> None:
+        for change in self._world.api.holds.log[self.holds_heard :][:count]:
+            self.holds_heard += 1
+            self._hear_hold(change)
+
+    def list_holds(self) -> None:
+        """As they are now."""
+        self.holds_heard = len(self._world.api.holds.log)
+        listed = self._world.api.holds.objects
+        for name, obj in list(self._shown_holds.items()):
+            if name not in listed:
+                self._hear_hold(Change(obj, None))
+        for name, obj in listed.items():
+            self._hear_hold(Change(self._shown_holds.get(name), obj))
+
+    def _hear_hold(self, change: Change) -> None:
+        name = change.object["metadata"]["name"]
+        self._shown_holds.pop(name, None)
+        if change.new is not None:
+            self._shown_holds[name] = change.new
+        self.state.observe_hold(change)
+
     def hear_last_words(self) -> None:
         """All that the server said before it went down."""
+        self.hear_holds(len(self._world.api.holds.log))
         if self.history != self._world.api.history:
             self.list_pods()
         self.hear_pods(len(self._world.api.log))
@@ -110,6 +141,9 @@ class Replica:
             return
         for machine in world.machines.values():
             self.state.observe_facts(machine.uid, machine.facts(world.clock.elapsed_s))
+
+    def _unready_reason(self) -> str:
+        return "" if self.leads else "standby"
 
     def until_s(self) -> float:
         """A lease that is lost is lost before anybody else has it."""
@@ -140,6 +174,7 @@ class Replica:
         """The write on its own pod, then waiting for the informer to show it."""
         heard: int = await Call(lambda: len(self._world.api.log))
         await Call(lambda: self.hear_pods(max(0, heard - self.pods_heard)))
+        await Call(self.list_holds)
 
     def by_uid(self, uid: str) -> JsonObject | None:
         return self._shown.get(uid)

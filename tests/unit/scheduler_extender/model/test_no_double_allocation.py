@@ -14,11 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.effort import examples
 from tests.unit.scheduler_extender.model.game import Game
+from tests.unit.scheduler_extender.model.hold_moves import HOLD_MOVES
 from tests.unit.scheduler_extender.model.mishaps import MISHAPS
 from tests.unit.scheduler_extender.model.moves import MOVES
 
 WALKS_A_CASE = examples(200)
-assert all(mishap.__name__ in MOVES for mishap in MISHAPS)
+assert all(play.__name__ in MOVES for play in (*MISHAPS, *HOLD_MOVES))
 
 
 class Cluster(RuleBasedStateMachine):
@@ -66,6 +67,12 @@ def test_no_failover_gives_a_device_to_two_owners(case: int) -> None:
 def test_no_change_of_mode_and_no_resource_claim_gives_a_device_to_two_owners(case: int) -> None:
     for seed in range(case * WALKS_A_CASE, (case + 1) * WALKS_A_CASE):
         walk(seed, "modes")
+
+
+@pytest.mark.parametrize("case", range(2))
+def test_nothing_that_is_held_is_given_to_anybody_else(case: int) -> None:
+    for seed in range(case * WALKS_A_CASE, (case + 1) * WALKS_A_CASE):
+        walk(seed, "holds")
 
 
 def walk(seed: int, theme: str = "") -> None:

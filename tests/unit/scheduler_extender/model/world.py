@@ -4,17 +4,15 @@ The extenders' calls to Kubernetes stop half-way: a test says when the server ac
 arrives, and whether the caller waited for it. A call whose caller gave up stays on its way and may act later.
 There are two extenders: one that leads, or is taking over, and a warm standby. A leader that loses its lease
 is gone, or was paused: then what it was doing goes on when it wakes up, at any later moment.
-
 What the model takes as given: facts that are trusted and not stale are at most AGENT_TTL_S + DISCOVERY_TTL_S
 old; containers start and are published within their bounds; the kubelet alone reports containers as ended,
 while anybody may write a phase; what became of nodes is heard before what later became of pods. What a dead
 extender knew of pods that vanished lives on only in what their nodes show and in what a standby has watched,
 so an extender that does not lead starts or lists afresh only when the nodes show all of that, and no agent
 restarts while an extender knows of such a pod by that agent alone. A node registers again only when the nodes
-show all of that, too: to the ledger it is another one, and what was to be released on the one before is
-forgotten. What a DRA driver gives out is seen at once, and by everybody: there is no record of it but what
-the node shows. A Binding for a pod that can't be stamped is given up by the server when its time is over;
-every other one may act at any later moment.
+show all of that, too: to the ledger it is another one, and what was to be released there before is forgotten.
+What a DRA driver gives out everybody sees at once: only the node shows it. A Binding for a pod that can't be
+stamped is given up by the server when its time is over; every other one may act later.
 Where the server is set back to a backup, it was down: nothing that was sent before is on its way any more,
 extenders have heard what it last said, and whoever led has lost its lease. Kubelets go on with what they had,
 and start again what they are shown.
@@ -39,6 +37,7 @@ from tests.unit.scheduler_extender.builders import HandClock, JsonObject, a_gpu,
 from tests.unit.scheduler_extender.consistency import miscounted, out_of_step
 from tests.unit.scheduler_extender.model.api_server import ApiServer
 from tests.unit.scheduler_extender.model.calls import Call, Task
+from tests.unit.scheduler_extender.model.holds import Promises
 from tests.unit.scheduler_extender.model.machines import Machine, Owed
 from tests.unit.scheduler_extender.model.replica import BIND_TIMEOUT_S, DISCOVERY_TTL_S, Replica
 
@@ -59,6 +58,7 @@ class World:
         self.tasks: list[Task] = []
         self.on_their_way: list[Call] = []
         self.known: list[PodRef] = []
+        self.promises = Promises(self.api.holds, self.clock)
         self._serial = 0
         for name in nodes:
             self._install(name)
@@ -261,6 +261,7 @@ class World:
         for machine in self.machines.values():
             machine.owed |= {owed.pod.uid: owed for owed in self._revived(machine)}
         self.api.restore()
+        self.promises.forget()
         self._show_kubelets()
         if survives or self.standby is None:
             self._end_leader()
@@ -323,10 +324,8 @@ class World:
 
     def overbooked(self) -> str:
         """What is owed twice, or would be if the extender gave away all that it believes to be free."""
-        problems = (
-            machine.overbooked(self._coming(machine), self._believed(machine), self.replica.pods_heard)
-            for machine in self.machines.values()
-        )
+        heard, machines = self.replica.pods_heard, self.machines.values()
+        problems = (each.overbooked(self._coming(each), self._believed(each), heard) for each in machines)
         return next(filter(None, problems), "")
 
     def out_of_step(self) -> str:
@@ -352,7 +351,8 @@ class World:
                 continue
             if owed is not None:
                 coming[owed.pod.uid] = owed
-        return list(coming.values())
+        pods = [*machine.owed.values(), *coming.values()]
+        return [*coming.values(), *self.promises.owed(machine, pods)]
 
     def _given_up(self, binding: PodBinding, sent_s: float) -> bool:
         return binding.pod in self.api.guarded and self.clock.elapsed_s - sent_s > BIND_TIMEOUT_S

@@ -11,7 +11,7 @@ from gpuloom.kube.cache import Change
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import CONFIGMAPS, Resource
 from gpuloom.placement.demand import Demand, demand_from_json, pods_until_repricing
-from gpuloom.placement.fleet import Fleet
+from gpuloom.placement.fleet.fleet import Fleet
 from gpuloom.placement.potential import Prices
 from gpuloom.runtime.clock import FakeClock, settle
 from services.scheduler_extender.adapters.demand import KEY, NAME, SAVE_INTERVAL_S, DemandStore

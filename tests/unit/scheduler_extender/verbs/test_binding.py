@@ -202,8 +202,8 @@ async def test_a_refusal_frees_nothing_while_an_earlier_binding_under_that_versi
 
 
 async def test_a_refusal_frees_the_devices_once_the_pod_has_moved_on_from_the_open_version() -> None:
-    outcomes = [DeadlineError("late"), InvalidRequestError("bad")]
-    desk = Desk(a_pod(POD, version=1), outcomes=outcomes)
+    evaluator = [DeadlineError("late"), InvalidRequestError("bad")]
+    desk = Desk(a_pod(POD, version=1), outcomes=evaluator)
     await desk.bind()
     desk.api.present["pod"] = a_pod(POD, version=2)
 
@@ -394,3 +394,18 @@ async def test_concurrent_binds_never_get_the_same_card() -> None:
 
     assert sorted(answers) == ["", "", *["not enough free GPUs: 1 asked"] * 2]
     assert len({uuid for binding in desk.api.bindings for uuid in given_by(binding)}) == 2
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["there", "replaced by a namesake"])
+async def test_a_pod_that_the_informer_misses_is_read_before_its_devices_are_let_go(replaced: bool) -> None:
+    desk = Desk(a_pod(POD), outcomes=[DeadlineError("late")])
+    await desk.bind()
+    desk.api.shown.clear()
+    if replaced:
+        desk.api.present[POD.name] = a_pod(replace(POD, uid="uid-namesake"))
+
+    await desk.bindings.settle()
+    for desk.clock.elapsed_s in (0.0, 31.0):
+        desk.state.take_reopened()
+
+    assert desk.held_cards() == (0 if replaced else 1)

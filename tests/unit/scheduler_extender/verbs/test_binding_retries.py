@@ -24,9 +24,9 @@ from tests.unit.scheduler_extender.builders import (
 )
 
 
-def a_desk(*outcomes: GpuloomError | None, changed_to: int = 2, timeout_s: float = 4.0) -> Desk:
+def a_desk(*evaluator: GpuloomError | None, changed_to: int = 2, timeout_s: float = 4.0) -> Desk:
     """The informer shows version 1 of the pod; the API server has it at another."""
-    desk = Desk(a_pod(POD, version=1), outcomes=outcomes, timeout_s=timeout_s)
+    desk = Desk(a_pod(POD, version=1), outcomes=evaluator, timeout_s=timeout_s)
     desk.api.present["pod"] = a_pod(POD, version=changed_to)
     return desk
 

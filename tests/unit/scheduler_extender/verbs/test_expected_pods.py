@@ -5,7 +5,7 @@ import orjson
 from gpuloom.errors import ConflictError, NotFoundError, UnavailableError
 from gpuloom.kube.cache import Change
 from gpuloom.placement.points import ScoreWeights
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.verbs.binding import MOST_EXPECTED
 from services.scheduler_extender.verbs.verbs import Verbs
@@ -17,9 +17,9 @@ def unreadable() -> UnavailableError:
     return UnavailableError("nobody should read a pod that is known")
 
 
-def a_desk(*outcomes: ConflictError | NotFoundError | None) -> Desk:
+def a_desk(*evaluator: ConflictError | NotFoundError | None) -> Desk:
     """The informer shows no pod, and there is no other way to know one."""
-    desk = Desk(outcomes=outcomes)
+    desk = Desk(outcomes=evaluator)
     desk.api.unreadable = unreadable()
     return desk
 
@@ -37,7 +37,7 @@ async def test_it_is_bound_as_it_was_shown_without_being_read() -> None:
 
 async def test_a_filter_shows_it() -> None:
     desk = a_desk()
-    verbs = Verbs(desk.bench, desk.bindings, Preferences(8, Outcomes(ScoreWeights())))
+    verbs = Verbs(desk.context, desk.bindings, Preferences(8, Evaluator(ScoreWeights())))
     call = {"Pod": a_pod(POD, version=7), "NodeNames": ["n1", "n2"]}
 
     (node,) = orjson.loads(await verbs.answer("filter", orjson.dumps(call)))["NodeNames"]

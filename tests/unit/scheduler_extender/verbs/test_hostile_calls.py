@@ -19,12 +19,12 @@ from gpuloom.kube.cache import Change
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.score import MAX_EXTENDER_SCORE, ScoreWeights
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.core.verbs.wire import MAX_NODES
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import VERBS, Verbs
 from tests.unit.scheduler_extender.builders import (
     HandClock,
@@ -55,11 +55,11 @@ class World:
         clock = HandClock()
         self.api = ScriptedApi(a_pod(POD) if pod is None else pod)
         self.state = ClusterState(Ledger(30.0), lambda: False, clock)
-        outcomes = Outcomes(ScoreWeights())
-        self.state.views.keep(outcomes.fleet)
-        bench = Bench(self.state.ledger, self.state.views, DecisionLog(clock), clock)
-        bindings = Bindings(bench, self.api, self.api, timeout_s=4.0)
-        self._verbs = Verbs(bench, bindings, Preferences(SHORTLIST, outcomes, first_shortlist=SHORTLIST))
+        evaluator = Evaluator(ScoreWeights())
+        self.state.views.keep(evaluator.fleet)
+        context = BindContext(self.state.ledger, self.state.views, DecisionLog(clock), clock)
+        bindings = Bindings(context, self.api, self.api, timeout_s=4.0)
+        self._verbs = Verbs(context, bindings, Preferences(SHORTLIST, evaluator, first_shortlist=SHORTLIST))
         for name in NODES:
             self.state.observe_node(Change(None, a_node(name)))
             cards = (a_gpu(f"GPU-{name}-0", 0), a_gpu(f"GPU-{name}-1", 1))

@@ -12,11 +12,11 @@ from gpuloom.kube.client import PodBinding
 from gpuloom.model.node import NodeMode
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import Verbs
 from tests.unit.scheduler_extender.builders import (
     HandClock,
@@ -67,8 +67,10 @@ def verbs_for(node_names: list[str], api: AcceptingApi) -> Verbs:
         state.observe_node(Change(None, a_node(name)))
         gpus = [a_gpu(f"GPU-{name}-{index}", index) for index in range(GPUS_PER_NODE)]
         state.observe_facts(f"uid-{name}", some_facts(name, *gpus, mode=NodeMode.NVIDIA))
-    bench = Bench(state.ledger, state.views, DecisionLog(clock), clock)
-    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, Outcomes(ScoreWeights()), 8))
+    context = BindContext(state.ledger, state.views, DecisionLog(clock), clock)
+    return Verbs(
+        context, Bindings(context, api, api, timeout_s=4.0), Preferences(8, Evaluator(ScoreWeights()), 8)
+    )
 
 
 def names_in(call: JsonObject) -> list[str]:

@@ -9,11 +9,11 @@ from gpuloom.model.ledger import Verdict
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.core.ledger.attempts import Attempt
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import Verbs
 from tests.unit.scheduler_extender.builders import (
     HandClock,
@@ -37,10 +37,10 @@ class Desk:
         clock = HandClock()
         self.state = ClusterState(Ledger(30.0), lambda: False, clock)
         self.decisions = DecisionLog(clock)
-        bench = Bench(self.state.ledger, self.state.views, self.decisions, clock)
+        context = BindContext(self.state.ledger, self.state.views, self.decisions, clock)
         self.api = ScriptedApi(*pods)
-        bindings = Bindings(bench, self.api, self.api, timeout_s=4.0)
-        self._verbs = Verbs(bench, bindings, Preferences(8, Outcomes(ScoreWeights())))
+        bindings = Bindings(context, self.api, self.api, timeout_s=4.0)
+        self._verbs = Verbs(context, bindings, Preferences(8, Evaluator(ScoreWeights())))
         for name in ("n1", "n2"):
             self.state.observe_node(Change(None, a_node(name)))
             self.state.observe_facts(f"uid-{name}", some_facts(name, a_gpu(f"GPU-{name}")))

@@ -17,14 +17,14 @@ from gpuloom.placement.score import ScoreWeights, rank
 from services.scheduler_extender.core.inquiries.evaluation import Judge
 from services.scheduler_extender.core.inquiries.explain import CHANGES, NEAR_MISSES, OFFERS, judged
 from services.scheduler_extender.core.inquiries.gaps import gap_of
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_cut_card, a_node, a_shaped_node, a_share, a_slice, whole
 from tests.unit.placement.strategies import clusters, requests
 
 Result = TypeVar("Result")
 
-JUDGE = Judge(Outcomes(ScoreWeights()))
+JUDGE = Judge(Evaluator(ScoreWeights()))
 GIB = 2**30
 
 

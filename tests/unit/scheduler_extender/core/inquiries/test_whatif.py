@@ -13,11 +13,11 @@ from gpuloom.model.request import PodRequest
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.devices import HostCapacity, NodeView
 from gpuloom.placement.fit import Refusal
+from gpuloom.placement.occupancy.taken import with_taken
 from gpuloom.placement.score import rank
 from services.scheduler_extender.core.inquiries.whatif import forecast
 from services.scheduler_extender.core.ledger.attempts import Attempt
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.views.occupancy import with_taken
 from services.scheduler_extender.state.cluster import ClusterState
 from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_cut_card, a_share, a_slice, whole

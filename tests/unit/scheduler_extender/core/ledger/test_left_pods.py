@@ -3,7 +3,8 @@
 import pytest
 
 from gpuloom.model.node import PodRef
-from services.scheduler_extender.core.views.occupancy import CONTESTED, UNRESERVED
+from gpuloom.placement.occupancy.claims import UNRESERVED
+from gpuloom.placement.occupancy.taken import CONTESTED
 from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
 from tests.unit.scheduler_extender.model.machines import Machine, Owed
 from tests.unit.scheduler_extender.model.replica import SETTLE_S

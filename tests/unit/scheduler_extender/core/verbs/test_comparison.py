@@ -1,5 +1,6 @@
 """Why a bound pod went where it is: the scores of its node and of the runners-up, kept with the decision."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -8,11 +9,11 @@ from gpuloom.kube.cache import Change
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.verbs.comparison import MAX_PODS, Comparison
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import Verbs
 from tests.unit.scheduler_extender.builders import (
     HandClock,
@@ -32,17 +33,20 @@ NAMES = ("n1", "n2", "n3", "n4")
 class Desk:
     """Four nodes of 1 to 4 cards: the fewer a node has, the better a share fits."""
 
-    def __init__(self) -> None:
+    def __init__(self, hint: Mapping[str, float] | None = None) -> None:
         clock = HandClock()
         self.state = ClusterState(Ledger(90.0), lambda: False, clock)
         self.decisions = DecisionLog(clock)
-        outcomes = Outcomes(ScoreWeights())
-        self.state.views.keep(outcomes.fleet)
-        comparison = Comparison(outcomes.of, outcomes.fleet.view)
-        bench = Bench(self.state.ledger, self.state.views, self.decisions, clock, comparison=comparison)
+        evaluator = Evaluator(ScoreWeights())
+        self.state.views.keep(evaluator.fleet)
+        comparison = Comparison(evaluator.of, evaluator.fleet.view, lambda _uid: hint or {})
+        context = BindContext(
+            self.state.ledger, self.state.views, self.decisions, clock, comparison=comparison
+        )
         self.pod = a_pod(POD, gpuloom_share(500))
         api = ScriptedApi(self.pod)
-        self._verbs = Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, outcomes))
+        preferences = Preferences(8, evaluator, hint_of=lambda _uid: hint or {})
+        self._verbs = Verbs(context, Bindings(context, api, api, timeout_s=4.0), preferences)
         for cards, name in enumerate(NAMES, start=1):
             gpus = [a_gpu(f"GPU-{name}-{index}", index) for index in range(cards)]
             self.state.observe_node(Change(None, a_node(name)))
@@ -78,6 +82,18 @@ async def test_a_node_that_is_not_the_best_is_still_shown_first_if_it_was_chosen
 
     (decision,) = desk.decisions.about(POD.uid)
     assert [score.node_name for score in decision.scores] == ["n2", "n1", "n3"]
+
+
+async def test_a_hint_moves_the_choice_between_nodes_that_fit_and_is_shown() -> None:
+    desk = Desk({"n4": 10.0, "n1": -3.0, "nowhere": 10.0})
+
+    filtered = await desk.answer("filter", Pod=desk.pod, NodeNames=list(NAMES))
+    await desk.bind("n4")
+
+    (decision,) = desk.decisions.about(POD.uid)
+    assert filtered["NodeNames"] == ["n4"]
+    assert (decision.scores[0].node_name, decision.scores[0].hint) == ("n4", 10.0)
+    assert decision.scores[0].total > decision.scores[1].total
 
 
 async def test_without_a_filter_the_node_is_shown_alone() -> None:

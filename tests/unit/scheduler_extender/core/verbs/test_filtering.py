@@ -2,7 +2,7 @@
 
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.score import ScoreWeights
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import (
     UNKNOWN_NODE,
     Preferences,
@@ -18,7 +18,7 @@ from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.core.views.views import ViewOf
 from tests.unit.placement.builders import a_card, a_node, a_share, whole
 
-OUTCOMES = Outcomes(ScoreWeights())
+OUTCOMES = Evaluator(ScoreWeights())
 
 
 def seen(*nodes: NodeView) -> ViewOf:
@@ -56,7 +56,7 @@ def a_condition(status: str, reason: str = "", kind: str = "PodScheduled") -> di
 
 
 def test_a_first_try_gets_the_best_node_and_one_that_comes_back_a_few() -> None:
-    preferences = Preferences(shortlist=8, outcomes=OUTCOMES)
+    preferences = Preferences(shortlist=8, evaluator=OUTCOMES)
     wishes = {"spec": {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}}
     refused = {"status": {"conditions": [a_condition("False", "Unschedulable")]}}
 

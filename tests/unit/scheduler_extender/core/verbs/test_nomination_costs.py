@@ -3,13 +3,13 @@
 from functools import partial
 
 from gpuloom.kube.cache import Change
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import filter_nodes
 from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.core.verbs.wire import FilterAnswer
-from services.scheduler_extender.core.views.nominations import Asker
 from services.scheduler_extender.state.cluster import ClusterState
 from tests.unit.scheduler_extender.builders import HandClock, a_gpu, a_node, some_facts
 from tests.unit.scheduler_extender.core.views.test_fleet_in_step import asked
@@ -22,8 +22,8 @@ NAMES = tuple(f"n{number:03}" for number in range(60))
 class Cluster:
     def __init__(self, nominated: int) -> None:
         self.state = ClusterState(Ledger(30.0), lambda: False, HandClock())
-        self.outcomes = Outcomes(ScoreWeights())
-        self.state.views.keep(self.outcomes.fleet)
+        self.evaluator = Evaluator(ScoreWeights())
+        self.state.views.keep(self.evaluator.fleet)
         for name in NAMES:
             self.state.observe_node(Change(None, a_node(name)))
             cards = (a_gpu(f"GPU-{name}-0"), a_gpu(f"GPU-{name}-1", 1))
@@ -34,7 +34,7 @@ class Cluster:
 
     def ask(self, asker: Asker) -> FilterAnswer:
         viewer = self.state.views.viewer(asker)
-        return filter_nodes(asked(2000), OfferedNames(NAMES), viewer, self.outcomes, 1)
+        return filter_nodes(asked(2000), OfferedNames(NAMES), viewer, self.evaluator, 1)
 
 
 def test_a_filter_after_another_costs_the_same_beside_few_and_beside_many_nominated_pods() -> None:

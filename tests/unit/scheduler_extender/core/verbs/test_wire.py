@@ -11,12 +11,12 @@ from gpuloom.errors import InvalidRequestError
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.verbs import wire
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import Preferences
 from services.scheduler_extender.core.verbs.wire import BindCall, FilterAnswer
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.state.cluster import ClusterState
-from services.scheduler_extender.verbs.binding import Bench, Bindings
+from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import VERBS, Verbs
 from tests.effort import examples
 from tests.unit.scheduler_extender.builders import HandClock, a_node, a_pod
@@ -51,9 +51,11 @@ def body(**fields: Any) -> bytes:
 def some_verbs() -> Verbs:
     clock = HandClock()
     state = ClusterState(Ledger(30.0), lambda: False, clock)
-    bench = Bench(state.ledger, state.views, DecisionLog(clock), clock)
+    context = BindContext(state.ledger, state.views, DecisionLog(clock), clock)
     api = ScriptedApi()
-    return Verbs(bench, Bindings(bench, api, api, timeout_s=4.0), Preferences(8, Outcomes(ScoreWeights())))
+    return Verbs(
+        context, Bindings(context, api, api, timeout_s=4.0), Preferences(8, Evaluator(ScoreWeights()))
+    )
 
 
 def run(verb: str, request: bytes) -> bytes:

@@ -18,8 +18,8 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
 from gpuloom.placement.devices import NodeView
+from gpuloom.placement.occupancy.claims import UNRESERVED
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.views.occupancy import UNRESERVED
 from services.scheduler_extender.state.cluster import ClusterState
 from tests.unit.scheduler_extender.builders import (
     HandClock,

@@ -9,7 +9,7 @@ from gpuloom.model.request import PodRequest
 from gpuloom.placement.score import ScoreWeights
 from services.scheduler_extender.core.ledger.attempts import Attempt
 from services.scheduler_extender.core.ledger.ledger import Ledger
-from services.scheduler_extender.core.verbs.evaluator import Outcomes
+from services.scheduler_extender.core.verbs.evaluator import Evaluator
 from services.scheduler_extender.core.verbs.filtering import filter_nodes
 from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.state.cluster import ClusterState
@@ -38,8 +38,8 @@ class Cluster:
     def __init__(self) -> None:
         self.stale = False
         self.state = ClusterState(Ledger(30.0), lambda: self.stale, HandClock())
-        self.outcomes = Outcomes(ScoreWeights())
-        self.state.views.keep(self.outcomes.fleet)
+        self.evaluator = Evaluator(ScoreWeights())
+        self.state.views.keep(self.evaluator.fleet)
 
     def take(self, step: str, number: int) -> None:
         name, pod = NAMES[number], a_ref(f"pod-{number}")
@@ -86,7 +86,7 @@ def test_the_fleet_answers_as_views_made_anew_do(
         cluster.take(step, number)
         viewer = cluster.state.views.viewer(f"uid-pod-{asker}")
         by_fleet, by_views = (
-            filter_nodes(asked(milli), OfferedNames(names), view_of, cluster.outcomes, 2)
+            filter_nodes(asked(milli), OfferedNames(names), view_of, cluster.evaluator, 2)
             for view_of in (viewer, viewer.__call__)
         )
 
@@ -100,7 +100,7 @@ def test_a_pod_sees_its_own_holds_as_free_and_nobody_else_does() -> None:
 
     offered, viewer = OfferedNames(("n1",)), cluster.state.views.viewer
     answers = [
-        filter_nodes(asked(2000), offered, viewer(uid), cluster.outcomes, 2)
+        filter_nodes(asked(2000), offered, viewer(uid), cluster.evaluator, 2)
         for uid in ("uid-other", "uid-pod-0", "uid-other")
     ]
 
@@ -127,7 +127,7 @@ def test_a_pods_own_holds_are_free_for_it_also_where_only_the_best_nodes_are_loo
     offered, viewer = OfferedNames(NAMES), cluster.state.views.viewer
 
     answers = [
-        filter_nodes(asked(2000), offered, viewer(uid), cluster.outcomes, 1).node_names
+        filter_nodes(asked(2000), offered, viewer(uid), cluster.evaluator, 1).node_names
         for uid in ("uid-other", "uid-pod-0", "uid-other")
     ]
 

@@ -12,12 +12,7 @@ from gpuloom.model.request import PodRequest
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Fit, Refusal, fit
-from gpuloom.placement.potential import neutral_prices
-from gpuloom.placement.reasons import KEPT
-from services.scheduler_extender.core.objects.pods import asker_of, nomination_of
-from services.scheduler_extender.core.verbs.filtering import filter_nodes
-from services.scheduler_extender.core.verbs.node_names import OfferedNames
-from services.scheduler_extender.core.views.nominations import (
+from gpuloom.placement.occupancy.nominations import (
     NOBODY,
     Asker,
     Nomination,
@@ -25,7 +20,12 @@ from services.scheduler_extender.core.views.nominations import (
     Remainders,
     beside,
 )
-from services.scheduler_extender.core.views.occupancy import with_taken
+from gpuloom.placement.occupancy.taken import with_taken
+from gpuloom.placement.potential import neutral_prices
+from gpuloom.placement.reasons import KEPT
+from services.scheduler_extender.core.objects.pods import asker_of, nomination_of
+from services.scheduler_extender.core.verbs.filtering import filter_nodes
+from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.core.views.views import Views
 from tests.effort import examples
 from tests.unit.placement.builders import a_card, a_share, whole
@@ -316,7 +316,7 @@ def test_whatever_is_kept_every_pod_is_answered_as_by_views_made_anew(
         scratch = Views(state.ledger, state.hosts, lambda: cluster.stale, state.nominations)
 
         by_fleet, by_views, anew = (
-            filter_nodes(asked(milli), OfferedNames(NAMES), view_of, cluster.outcomes, 2)
+            filter_nodes(asked(milli), OfferedNames(NAMES), view_of, cluster.evaluator, 2)
             for view_of in (viewer, viewer.__call__, partial(scratch.view, asker=asker))
         )
 

@@ -7,13 +7,14 @@ from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.model.snapshot import ClosedGpu
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Fit, fit
+from gpuloom.placement.occupancy.node_view import NO_FACTS, SLICE_GONE, STALE, host_capacity
+from gpuloom.placement.occupancy.nominations import Asker, Nomination, Nominations
 from gpuloom.placement.reasons import KEPT
 from services.scheduler_extender.core.ledger.attempts import Attempt
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.pods import HostShare
 from services.scheduler_extender.core.views.hosts import Hosts, HostTotals
-from services.scheduler_extender.core.views.nominations import Asker, Nomination, Nominations
-from services.scheduler_extender.core.views.views import NO_FACTS, SLICE_GONE, STALE, Views
+from services.scheduler_extender.core.views.views import Views
 from tests.unit.scheduler_extender.builders import (
     MEMORY_MIB,
     a_given_slice,
@@ -333,7 +334,7 @@ def test_a_pod_that_moves_or_goes_gives_its_cpu_back() -> None:
     unchanged = hosts.set_share("uid-a", HostShare("node", 3000, 100))
     left = hosts.set_share("uid-a", None)
 
-    capacity = hosts.capacity("node")
+    capacity = host_capacity(hosts.account("node"))
     assert (came, unchanged, left) == ({"node"}, set(), {"node"})
     assert capacity is not None
     assert capacity.cpu_free_milli == 8000

@@ -1,0 +1,84 @@
+{{/* What a service is called: by its own name, or by the one that the product documents print. */}}
+{{- define "common.printedName" -}}
+{{- $printed := dict "autoscaler" "controller" "controller" "workloads" -}}
+{{- if hasPrefix "gpu-autoscaler/" .context.Template.BasePath -}}
+{{- get $printed .service | default .service -}}
+{{- else -}}
+{{- .service -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "common.name" -}}
+{{- .Values.nameOverride | default (include "common.printedName" (dict "context" . "service" .Chart.Name)) -}}
+{{- end -}}
+
+{{/* Where another service of this release is. */}}
+{{- define "common.nameOf" -}}
+{{- printf "%s-%s" .context.Release.Name (include "common.printedName" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "common.fullname" -}}
+{{- $name := include "common.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if eq .Release.Name $name -}}
+{{- $name -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of objects without a namespace: <release>:<service>. */}}
+{{- define "common.clusterName" -}}
+{{- printf "%s:%s" .Release.Name (include "common.name" .) -}}
+{{- end -}}
+
+{{- define "common.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (include "common.fullname" .) -}}
+{{- end -}}
+
+{{/* Agents need more of their host than a restricted namespace allows, so they have one of their own. */}}
+{{- define "common.agentNamespace" -}}
+{{- $global := .Values.global | default dict -}}
+{{- tpl ($global.agentNamespace | default .Release.Namespace) . -}}
+{{- end -}}
+
+{{- define "common.namespace" -}}
+{{- if eq .Chart.Name "node-agent" -}}{{ include "common.agentNamespace" . }}{{- else -}}{{ .Release.Namespace }}{{- end -}}
+{{- end -}}
+
+{{- define "common.selectorLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: gpuloom
+{{- end -}}
+
+{{- define "common.labels" -}}
+{{ include "common.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | default .Chart.Version | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The image of a program of ours: (dict "context" $ "image" .Values.image "name" "discovery"). */}}
+{{- define "common.image" -}}
+{{- $shared := (.context.Values.global | default dict).image | default dict -}}
+{{- $registry := .image.registry | default $shared.registry -}}
+{{- $repository := .image.repository | default (printf "gpuloom/%s" .name) -}}
+{{- $tag := .image.tag | default $shared.tag | default .context.Chart.AppVersion -}}
+{{- with $registry }}{{ . }}/{{ end -}}
+{{- $repository -}}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ $tag }}{{ end -}}
+{{- end -}}
+
+{{- define "common.pullPolicy" -}}
+{{- $shared := (.context.Values.global | default dict).image | default dict -}}
+{{- .image.pullPolicy | default $shared.pullPolicy | default "IfNotPresent" -}}
+{{- end -}}
+
+{{- define "common.tlsSecret" -}}
+{{- .Values.tls.secretName | default (printf "%s-tls" (include "common.nameOf" (dict "context" . "service" .Chart.Name))) -}}
+{{- end -}}

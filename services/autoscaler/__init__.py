@@ -1,0 +1,1 @@
+"""Buys, drains and returns GPU nodes."""

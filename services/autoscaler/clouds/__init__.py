@@ -1,0 +1,1 @@
+"""One narrow port for every cloud: observe, request, cancel, terminate."""

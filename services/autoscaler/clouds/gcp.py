@@ -1,0 +1,210 @@
+"""Google Cloud managed instance groups, one zonal group for each pool; the zone is found by itself.
+
+Works with the roles compute.instanceAdmin.v1 and compute.viewer. `resize` takes no token: an order's absolute
+size, derived from claims, takes its place. Operations are polled here, because the SDK's own waiting asks
+another endpoint than the one it was given.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.api_core import exceptions
+from google.api_core.client_options import ClientOptions
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import compute_v1
+
+from gpuloom.model.policies import CloudProvider
+from gpuloom.runtime.clock import Clock
+from services.autoscaler.clouds.gcp_reading import (
+    Template,
+    error_kind,
+    failures_of,
+    group_of,
+    instance_of,
+    last_part,
+    operation_failure,
+    template_of,
+)
+from services.autoscaler.clouds.threads import Threads
+from services.autoscaler.core.machines import (
+    CloudView,
+    FailureKind,
+    Group,
+    Instance,
+    LaunchFailure,
+    Order,
+    PricedOffering,
+)
+from services.autoscaler.ports import CloudError
+
+Result = TypeVar("Result")
+
+_CALL_S = 15.0
+_REGIONAL = "regional groups are not supported: make a group in each zone, and a pool for each"
+
+
+@dataclass(frozen=True, slots=True)
+class GcpSettings:
+    """`groups`: managed instance group by pool. `endpoint_url` and `credentials` None: Google's own."""
+
+    project: str
+    region: str
+    groups: Mapping[str, str]
+    endpoint_url: str | None = None
+    credentials: Any = None
+
+
+class GcpCloud:
+    """Credentials come from the environment or workload identity, as Google's libraries find them."""
+
+    provider = CloudProvider.GCP
+
+    def __init__(self, settings: GcpSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._threads = Threads("gcp", clock)
+        options = None if settings.endpoint_url is None else ClientOptions(api_endpoint=settings.endpoint_url)
+        given: dict[str, Any] = {"credentials": settings.credentials, "client_options": options}
+        self._groups: Any = compute_v1.InstanceGroupManagersClient(**given)
+        self._templates: Any = compute_v1.InstanceTemplatesClient(**given)
+        self._operations: Any = compute_v1.ZoneOperationsClient(**given)
+        self._zones: dict[str, str] = {}
+        self._known_templates: dict[str, Template] = {}
+
+    async def observe(self) -> CloudView:
+        return await self._call(self._observe)
+
+    async def request(self, order: Order) -> Instance | None:
+        await self._call(lambda: self._raise_size(order.group, order.size))
+        return None
+
+    async def cancel(self, group: str, size: int) -> None:
+        await self._call(lambda: self._lower_size(group, size))
+
+    async def terminate(self, instance: Instance) -> None:
+        await self._call(lambda: self._terminate(instance))
+
+    async def offerings(self) -> Sequence[PricedOffering]:
+        return []
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _call(self, call: Callable[[], Result]) -> Result:
+        def translated() -> Result:
+            try:
+                return call()
+            except exceptions.GoogleAPICallError as error:
+                raise CloudError(error_kind(error), str(error)) from error
+            except (exceptions.GoogleAPIError, GoogleAuthError, OSError) as error:
+                raise CloudError(FailureKind.UNKNOWN, str(error)) from error
+
+        return await self._threads.run(translated)
+
+    def _observe(self) -> CloudView:
+        groups: list[Group] = []
+        instances: list[Instance] = []
+        failures: list[LaunchFailure] = []
+        for pool, name in sorted(self._settings.groups.items()):
+            found = self._get(name)
+            template = self._template(found)
+            zone = self._zone_of(name)
+            groups.append(group_of(found, pool, zone, template))
+            listed = self._managed(name)
+            instances.extend(instance_of(one, groups[-1], self._settings.project, template) for one in listed)
+            failures.extend(failures_of(listed, name))
+        return CloudView(CloudProvider.GCP, tuple(instances), tuple(groups), tuple(failures))
+
+    def _get(self, name: str) -> Any:
+        return self._groups.get(
+            project=self._settings.project,
+            zone=self._zone_of(name),
+            instance_group_manager=name,
+            timeout=_CALL_S,
+        )
+
+    def _managed(self, name: str) -> list[Any]:
+        return list(
+            self._groups.list_managed_instances(
+                project=self._settings.project,
+                zone=self._zone_of(name),
+                instance_group_manager=name,
+                timeout=_CALL_S,
+            )
+        )
+
+    def _zone_of(self, name: str) -> str:
+        if name not in self._zones:
+            self._zones[name] = self._find_zone(name)
+        return self._zones[name]
+
+    def _find_zone(self, name: str) -> str:
+        request = compute_v1.AggregatedListInstanceGroupManagersRequest(
+            project=self._settings.project, filter=f"name = {name}"
+        )
+        regional = False
+        for scope, listed in self._groups.aggregated_list(request=request, timeout=_CALL_S):
+            if any(one.name == name for one in listed.instance_group_managers):
+                place = last_part(scope)
+                if scope.startswith("zones/") and place.startswith(f"{self._settings.region}-"):
+                    return place
+                regional = regional or scope.startswith("regions/")
+        text = f"there is no instance group {name} in a zone of {self._settings.region}"
+        raise CloudError(FailureKind.CONFIGURATION, f"{text}; {_REGIONAL}" if regional else text)
+
+    def _template(self, group: Any) -> Template:
+        name = last_part(group.instance_template)
+        if name and name not in self._known_templates:
+            found = self._templates.get(
+                project=self._settings.project, instance_template=name, timeout=_CALL_S
+            )
+            self._known_templates[name] = template_of(found)
+        return self._known_templates.get(name, Template())
+
+    def _raise_size(self, name: str, size: int) -> None:
+        if size > self._get(name).target_size:
+            self._resize(name, size)
+
+    def _lower_size(self, name: str, size: int) -> None:
+        # Shrinking a group lets Google choose what goes, so it never shrinks below what is there.
+        least = max(size, len(self._managed(name)))
+        if least < self._get(name).target_size:
+            self._resize(name, least)
+
+    def _resize(self, name: str, size: int) -> None:
+        zone = self._zone_of(name)
+        operation = self._groups.resize(
+            project=self._settings.project,
+            zone=zone,
+            instance_group_manager=name,
+            size=size,
+            timeout=_CALL_S,
+        )
+        self._refuse_failed(operation.name, zone)
+
+    def _terminate(self, instance: Instance) -> None:
+        zone = self._zone_of(instance.group)
+        wanted = f"zones/{zone}/instances/{instance.instance_id}"
+        present = {last_part(one.instance) for one in self._managed(instance.group)}
+        if instance.instance_id not in present:
+            return
+        resource = compute_v1.InstanceGroupManagersDeleteInstancesRequest(
+            instances=[wanted], skip_instances_on_validation_error=True
+        )
+        operation = self._groups.delete_instances(
+            project=self._settings.project,
+            zone=zone,
+            instance_group_manager=instance.group,
+            instance_group_managers_delete_instances_request_resource=resource,
+            timeout=_CALL_S,
+        )
+        self._refuse_failed(operation.name, zone)
+
+    def _refuse_failed(self, operation: str, zone: str) -> None:
+        """An operation that has failed by now; one that goes on shows its outcome in the group."""
+        found = self._operations.get(
+            project=self._settings.project, zone=zone, operation=operation, timeout=_CALL_S
+        )
+        failure = operation_failure(found)
+        if failure is not None:
+            raise CloudError(*failure)

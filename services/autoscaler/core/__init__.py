@@ -1,0 +1,1 @@
+"""What the autoscaler decides. Pure: values and the time in, values out."""

@@ -1,0 +1,172 @@
+"""One claim's way from a wish to a machine and its end: which state comes next, and when to give up.
+
+Requested → Launched (the cloud shows a machine) → Registered (the node is there) → GPUReady (it offers its
+GPUs) → Draining → Gone. A state never goes back. Everything that a later decision needs is on the claim
+itself, so that a crash at any step forgets nothing.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gpuloom.model.claims import ClaimState, GpuNodeClaim, GpuNodeClaimStatus
+from gpuloom.model.objects import Condition, ConditionStatus
+from services.autoscaler.core.machines import FailureKind, Instance
+
+CONDITION_LAUNCHED = "Launched"
+CONDITION_GPU_READY = "GPUReady"
+CONDITION_INTERRUPTED = "Interrupted"
+CONDITION_DRAINED = "Drained"
+
+REASON_OF_FAILURE = {
+    FailureKind.CAPACITY: "NoCapacity",
+    FailureKind.QUOTA: "QuotaExceeded",
+    FailureKind.CONFIGURATION: "Misconfigured",
+    FailureKind.THROTTLED: "Throttled",
+    FailureKind.UNKNOWN: "NotAnswered",
+}
+REASON_NOT_LAUNCHED = "NotLaunchedInTime"
+REASON_NOT_REGISTERED = "NotRegisteredInTime"
+REASON_NO_GPUS = "NoGPUsInTime"
+REASON_LOST = "MachineLost"
+
+LIVE = frozenset(
+    {None, ClaimState.REQUESTED, ClaimState.LAUNCHED, ClaimState.REGISTERED, ClaimState.GPU_READY}
+)
+"""States in which a claim's GPUs count as there or upcoming."""
+UPCOMING = LIVE - {ClaimState.GPU_READY}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    launch_s: float = 300.0
+    """A request without a machine. A cloud that does not say why is taken to have no capacity."""
+    register_s: float = 900.0
+    """A machine without a node."""
+    gpu_s: float = 600.0
+    """A node without its GPUs: a driver takes minutes, a missing one for ever."""
+    missing_s: float = 60.0
+    """A machine that the cloud no longer lists: lists lag behind launches."""
+    keep_gone_s: float = 86_400.0
+    """How long an ended claim tells what became of it: interruptions are counted over a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFact:
+    """What is known of a machine's node. `gpus`: how many it offers now; 0 while its driver loads."""
+
+    name: str
+    provider_id: str
+    ready: bool
+    gpus: int
+    uid: str = ""
+
+
+def state_of(claim: GpuNodeClaim) -> ClaimState:
+    return claim.status.state or ClaimState.REQUESTED
+
+
+def is_live(claim: GpuNodeClaim) -> bool:
+    return claim.status.state in LIVE
+
+
+def next_status(
+    claim: GpuNodeClaim, instance: Instance | None, node: NodeFact | None, now: datetime, timeouts: Timeouts
+) -> GpuNodeClaimStatus | None:
+    """What to record of a claim that has a machine, given what is seen of it; None: nothing new."""
+    status = claim.status
+    if instance is None:
+        return _without_machine(status, now, timeouts)
+    if status.state is ClaimState.LAUNCHED:
+        return _of_launched(status, node, now, timeouts)
+    if status.state is ClaimState.REGISTERED:
+        return _of_registered(claim, node, now, timeouts)
+    return None
+
+
+def requested(now: datetime, price_nano_usd_per_hour: int | None = None) -> GpuNodeClaimStatus:
+    return GpuNodeClaimStatus(
+        state=ClaimState.REQUESTED, requested=now, price_nano_usd_per_hour=price_nano_usd_per_hour
+    )
+
+
+def launched(status: GpuNodeClaimStatus, instance: Instance, now: datetime) -> GpuNodeClaimStatus:
+    changed = replace(
+        status,
+        state=ClaimState.LAUNCHED,
+        instance_id=instance.instance_id,
+        launched=now,
+        requested=status.requested or now,
+    )
+    return with_condition(changed, CONDITION_LAUNCHED, True, "Launched", instance.provider_id, now=now)
+
+
+def draining(status: GpuNodeClaimStatus, reason: str, message: str, now: datetime) -> GpuNodeClaimStatus:
+    changed = replace(status, state=ClaimState.DRAINING, draining=status.draining or now)
+    return with_condition(changed, CONDITION_DRAINED, False, reason, message, now=now)
+
+
+def gone(status: GpuNodeClaimStatus, now: datetime) -> GpuNodeClaimStatus:
+    return replace(status, state=ClaimState.GONE, gone=now)
+
+
+def failed(
+    status: GpuNodeClaimStatus, condition: str, reason: str, message: str, now: datetime
+) -> GpuNodeClaimStatus:
+    """It is given up: without a machine at once, else by draining what may never have run anything."""
+    told = with_condition(status, condition, False, reason, message, now=now)
+    return gone(told, now) if status.instance_id is None else draining(told, reason, message, now)
+
+
+def with_condition(
+    status: GpuNodeClaimStatus, kind: str, holds: bool, reason: str, message: str, *, now: datetime
+) -> GpuNodeClaimStatus:
+    value = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+    before = next((one for one in status.conditions if one.type == kind), None)
+    since = before.last_transition if before is not None and before.status is value else now
+    condition = Condition(kind, value, reason, message[:1024], since)
+    others = tuple(one for one in status.conditions if one.type != kind)
+    return replace(status, conditions=tuple(sorted((*others, condition), key=lambda one: one.type)))
+
+
+def condition_of(claim: GpuNodeClaim, kind: str) -> Condition | None:
+    return next((one for one in claim.status.conditions if one.type == kind), None)
+
+
+def _without_machine(
+    status: GpuNodeClaimStatus, now: datetime, timeouts: Timeouts
+) -> GpuNodeClaimStatus | None:
+    seen = status.gpu_ready or status.registered or status.launched
+    if not _is_over(seen, timeouts.missing_s, now):
+        return None
+    text = "the cloud no longer has the machine"
+    return gone(with_condition(status, CONDITION_DRAINED, False, REASON_LOST, text, now=now), now)
+
+
+def _of_launched(
+    status: GpuNodeClaimStatus, node: NodeFact | None, now: datetime, timeouts: Timeouts
+) -> GpuNodeClaimStatus | None:
+    if node is not None:
+        return replace(status, state=ClaimState.REGISTERED, node_name=node.name, registered=now)
+    if not _is_over(status.launched, timeouts.register_s, now):
+        return None
+    text = f"the machine did not become a node within {timeouts.register_s:g} s"
+    return failed(status, CONDITION_GPU_READY, REASON_NOT_REGISTERED, text, now)
+
+
+def _of_registered(
+    claim: GpuNodeClaim, node: NodeFact | None, now: datetime, timeouts: Timeouts
+) -> GpuNodeClaimStatus | None:
+    status, expected = claim.status, claim.spec.gpu_count
+    if node is not None and node.ready and node.gpus >= expected:
+        changed = replace(status, state=ClaimState.GPU_READY, gpu_ready=now)
+        text = f"{node.gpus} GPUs"
+        return with_condition(changed, CONDITION_GPU_READY, True, "GPUsOffered", text, now=now)
+    if not _is_over(status.registered, timeouts.gpu_s, now):
+        return None
+    offered = 0 if node is None else node.gpus
+    text = f"the node offers {offered} of {expected} GPUs after {timeouts.gpu_s:g} s"
+    return failed(status, CONDITION_GPU_READY, REASON_NO_GPUS, text, now)
+
+
+def _is_over(since: datetime | None, after_s: float, now: datetime) -> bool:
+    return since is not None and now - since >= timedelta(seconds=after_s)

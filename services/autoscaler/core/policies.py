@@ -1,0 +1,87 @@
+"""Several policies as one: who owns which pool, what each may still add, and when it may act again. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpuloom.model.claims import GpuNodeClaim
+from gpuloom.model.policies import AutoscalingPolicy, CapacityType
+from services.autoscaler.core import claims as life
+from services.autoscaler.core.plan import Limits
+
+DEFAULT_POLICY = "default"
+"""What the chart renders of its values; a pool of a policy that somebody applies wins over its pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A policy with the pools that are its own; `lost`: pools that another policy has, with its name."""
+
+    policy: AutoscalingPolicy
+    lost: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.policy.meta.name
+
+
+def effective_policies(policies: Iterable[AutoscalingPolicy]) -> list[Effective]:
+    """Each pool belongs to one policy: to one that was applied before `default`, else by name."""
+    owner: dict[str, str] = {}
+    found: list[Effective] = []
+    for policy in sorted(policies, key=lambda one: (one.meta.name == DEFAULT_POLICY, one.meta.name)):
+        kept, lost = [], {}
+        for pool in policy.spec.pools:
+            if not policy.spec.enabled or owner.setdefault(pool.name, policy.meta.name) == policy.meta.name:
+                kept.append(pool)
+            else:
+                lost[pool.name] = owner[pool.name]
+        spec = replace(policy.spec, pools=tuple(kept))
+        found.append(Effective(replace(policy, spec=spec), lost))
+    return found
+
+
+def claims_of(policy: Effective, claims: Iterable[GpuNodeClaim]) -> list[GpuNodeClaim]:
+    """Live ones of its pools, also those that an earlier owner of the pool asked for."""
+    pools = {pool.name for pool in policy.policy.spec.pools}
+    return [one for one in claims if one.spec.pool_name in pools and life.is_live(one)]
+
+
+def tier_counts(claims: Iterable[GpuNodeClaim]) -> Counter[CapacityType]:
+    return Counter(one.spec.offering.capacity_type for one in claims)
+
+
+def limits_of(policy: Effective, live: Sequence[GpuNodeClaim], draining: int = 0) -> Limits:
+    """What may still be added. Nodes that are being drained still cost, and count."""
+    spec = policy.policy.spec
+    by_pool = Counter(one.spec.pool_name for one in live)
+    room = {
+        pool.name: max(0, pool.max_size - by_pool[pool.name])
+        for pool in spec.pools
+        if pool.max_size is not None
+    }
+    return Limits(max(0, spec.max_nodes - len(live) - draining), room)
+
+
+def missing_by_floor(policy: Effective, live: Sequence[GpuNodeClaim]) -> dict[str, int]:
+    """How many nodes each pool lacks to its minimum, and the first pool to the policy's minimum."""
+    by_pool = Counter(one.spec.pool_name for one in live)
+    spec = policy.policy.spec
+    missing = {
+        pool.name: pool.min_size - by_pool[pool.name]
+        for pool in spec.pools
+        if pool.min_size > by_pool[pool.name]
+    }
+    short = spec.min_nodes - len(live) - sum(missing.values())
+    if short > 0 and spec.pools:
+        first = min(spec.pools, key=lambda pool: (-pool.priority, pool.name))
+        missing[first.name] = missing.get(first.name, 0) + short
+    return missing
+
+
+def remaining_s(last: datetime | None, cooldown_s: int, now: datetime) -> float:
+    """How long a policy may not act again; 0 if it may."""
+    if last is None:
+        return 0.0
+    return max(0.0, cooldown_s - (now - last).total_seconds())

@@ -1,0 +1,1 @@
+"""The loops that carry out what the core decided."""

@@ -1,0 +1,392 @@
+"""The cluster as the core wants it: nodes with what is free, pods that wait, who lives where. Reads only.
+
+Views of devices are the extender's own, made from its ledger and discovery's facts by the same function.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuloom.catalog import load_catalog
+from gpuloom.clients.discovery import ClusterMirror
+from gpuloom.clients.ledger import LedgerMirror
+from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
+from gpuloom.codec.scheduling import schedulable_node, schedulable_pod
+from gpuloom.errors import InvalidRequestError, NotFoundError
+from gpuloom.kube.informer import Informer
+from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
+from gpuloom.kube.parse import parse_time
+from gpuloom.model.claims import ClaimState, GpuNodeClaim
+from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.model.objects import LabelSelector
+from gpuloom.model.request import PodRequest
+from gpuloom.model.snapshot import NodeFacts
+from gpuloom.names import (
+    ANNOTATION_SPOT_TIME,
+    ANNOTATION_SPOT_WARNING,
+    RESOURCE_GPU_MILLI,
+    RESOURCE_NVIDIA_GPU,
+)
+from gpuloom.placement.constraints.objects import NodeUse, SchedulablePod
+from gpuloom.placement.occupancy.node_view import node_view
+from services.autoscaler.core import claims as life
+from services.autoscaler.core import drain
+from services.autoscaler.core.claims import NodeFact
+from services.autoscaler.core.drain import Tenant, eviction_priority
+from services.autoscaler.core.filling import MachineForm, Stencils
+from services.autoscaler.core.offerings import Offering
+from services.autoscaler.core.offerings import key_of as offering_key
+from services.autoscaler.core.pending import URGENT_PRIORITY, PendingPod, Worth
+from services.autoscaler.core.scale_down import Resident
+from services.autoscaler.core.simulation import SimulatedNode
+
+LABEL_GANG = "gpuloom.dev/gang"
+ANNOTATION_GANG_SIZE = "gpuloom.dev/gang-size"
+UNTRUSTED_LIMIT = 0.10
+FACTS_TTL_S = 30.0
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    pods: Informer
+    nodes: Informer
+    budgets: Informer
+    facts: ClusterMirror
+    ledger: LedgerMirror
+
+    def missing(self) -> str:
+        """What is not known yet, so that nothing may be decided; empty if all is."""
+        if not (self.pods.synced and self.nodes.synced and self.budgets.synced):
+            return "pods and nodes are not listed yet"
+        if not self.facts.synced or self.facts.age_s() > FACTS_TTL_S:
+            return "discovery does not answer"
+        if not self.ledger.synced or self.ledger.age_s() > FACTS_TTL_S:
+            return "the extender's ledger is not known"
+        return ""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Everything at one time. `utilization` None: no GPU tells it."""
+
+    pending: list[PendingPod] = field(default_factory=list)
+    nodes: list[SimulatedNode] = field(default_factory=list)
+    form: MachineForm = field(default_factory=MachineForm)
+    node_use: dict[str, tuple[float | None, bool]] = field(default_factory=dict)
+    residents: dict[str, list[Resident]] = field(default_factory=dict)
+    node_uids: dict[str, str] = field(default_factory=dict)
+    opted_out: set[str] = field(default_factory=set)
+    utilization: float | None = None
+    untrusted: int = 0
+    gpu_nodes: int = 0
+    gpus_wanted: float = 0.0
+    foreign_gpus: int = 0
+    """GPUs of nodes that are not ours to buy or give back."""
+
+    @property
+    def frozen_reason(self) -> str:
+        """Invariant: where too much is not known, nothing is bought or drained because of it."""
+        if self.gpu_nodes and self.untrusted / self.gpu_nodes > UNTRUSTED_LIMIT and self.untrusted > 1:
+            return f"{self.untrusted} of {self.gpu_nodes} GPU nodes can't be trusted now"
+        return ""
+
+
+class ClusterReader:
+    """`pool_labels`: what nodes of a pool will have; pods select by them before such a node is there."""
+
+    def __init__(
+        self, sources: Sources, form: MachineForm, pool_labels: Callable[[str], Mapping[str, str]]
+    ) -> None:
+        self.sources = sources
+        self._form = form
+        self._pool_labels = pool_labels
+
+    def snapshot(self, claims: Iterable[GpuNodeClaim], now: datetime) -> Snapshot:
+        listed = list(claims)
+        pods_by_node = self._pods_by_node()
+        daemons = _daemons(pods_by_node.values())
+        found = Snapshot(form=replace(self._form, daemons=daemons))
+        found.pending = self._pending(now)
+        facts = {one.state.node_name: one for one in self.sources.facts.snapshot().nodes.values()}
+        upcoming = [one for one in listed if one.status.state in life.UPCOMING]
+        hidden = {one.status.node_name for one in upcoming}
+        hidden |= {one.status.node_name for one in listed if one.status.state is ClaimState.DRAINING}
+        for node in sorted(self.sources.nodes.objects(), key=key_of):
+            if key_of(node)[1] not in hidden:
+                self._add_node(found, node, facts.get(key_of(node)[1]), pods_by_node)
+        found.nodes.sort(key=_fullest_first)
+        expected = (
+            expected_claim(one, found.form, self._pool_labels(one.spec.pool_name)) for one in upcoming
+        )
+        found.nodes.extend(filter(None, expected))
+        self._measure(found, facts.values())
+        mine = {one.status.node_name for one in listed}
+        found.foreign_gpus = sum(
+            len(one.state.gpus) for one in facts.values() if one.state.node_name not in mine
+        )
+        return found
+
+    def node_facts(self) -> dict[str, NodeFact]:
+        """By provider id in lower case."""
+        facts = {one.state.node_name: one for one in self.sources.facts.snapshot().nodes.values()}
+        found = {}
+        for node in self.sources.nodes.objects():
+            provider_id = str((node.get("spec") or {}).get("providerID") or "")
+            if provider_id:
+                found[provider_id.lower()] = _node_fact(node, provider_id, facts.get(key_of(node)[1]))
+        return found
+
+    def tenants(self, node: str) -> list[Tenant]:
+        return [_tenant(pod) for pod in self.sources.pods.by_index("node", node) if not is_terminal(pod)]
+
+    def warnings(self) -> dict[str, datetime | None]:
+        """Nodes that a cloud will take back, with the time it told."""
+        found: dict[str, datetime | None] = {}
+        for node in self.sources.nodes.objects():
+            annotations = metadata_of(node).get("annotations") or {}
+            if annotations.get(ANNOTATION_SPOT_WARNING) == "true":
+                found[key_of(node)[1]] = _time(annotations.get(ANNOTATION_SPOT_TIME))
+        return found
+
+    def _add_node(
+        self,
+        found: Snapshot,
+        node: JsonObject,
+        facts: NodeFacts | None,
+        pods_by_node: Mapping[str, list[JsonObject]],
+    ) -> None:
+        name = key_of(node)[1]
+        view = self.sources.ledger.view(name, facts)
+        if view is None or facts is None or not facts.state.gpus:
+            return
+        found.gpu_nodes += 1
+        ledger = self.sources.ledger.nodes[name]
+        if not facts.trusted:
+            # Untrusted is not used, and is no reason to buy: it counts as it will be when trusted again.
+            found.untrusted += 1
+            view = node_view(ledger, replace(facts, untrusted_reasons=()))
+        pods = [pod for pod in pods_by_node.get(name, ()) if not is_terminal(pod)]
+        schedulable = [_schedulable(pod) for pod in pods]
+        readable = [pod for pod in schedulable if pod is not None]
+        found.nodes.append(SimulatedNode(view, schedulable_node(node), _use(readable), readable))
+        found.node_uids[name] = uid_of(node)
+        residents = [self._resident(pod) for pod in pods if not _is_daemon(pod)]
+        found.residents[name] = residents
+        if (metadata_of(node).get("annotations") or {}).get(drain.ANNOTATION_NO_DISRUPT) == "true":
+            found.opted_out.add(name)
+        readings = [one.utilization_ratio for one in facts.state.usage]
+        told = [value for value in readings if value is not None]
+        complete = facts.trusted and len(told) == len(facts.state.gpus)
+        use = sum(told) / len(told) if complete and told else None
+        found.node_use[uid_of(node)] = (use, any(one.uses_gpu for one in residents))
+
+    def _measure(self, found: Snapshot, facts: Iterable[NodeFacts]) -> None:
+        values = [
+            one.utilization_ratio
+            for node in facts
+            if node.trusted
+            for one in node.state.usage
+            if one.utilization_ratio is not None
+        ]
+        found.utilization = sum(values) / len(values) if values else None
+        running = (
+            request
+            for pod in self.sources.pods.objects()
+            if bound_node(pod) and not is_terminal(pod) and (request := _request(pod)) is not None
+        )
+        waiting = (one.request for one in found.pending)
+        found.gpus_wanted = sum(_gpus(one) for one in (*running, *waiting))
+
+    def _pending(self, now: datetime) -> list[PendingPod]:
+        found = []
+        for pod in self.sources.pods.objects():
+            spec = pod.get("spec") or {}
+            waits = not bound_node(pod) and not is_terminal(pod) and not spec.get("schedulingGates")
+            if waits and not metadata_of(pod).get("deletionTimestamp"):
+                request, schedulable = _request(pod), _schedulable(pod)
+                if request is not None and schedulable is not None:
+                    found.append(_pending_pod(pod, request, schedulable, now))
+        return sorted(found, key=lambda one: one.ref)
+
+    def _pods_by_node(self) -> dict[str, list[JsonObject]]:
+        found: defaultdict[str, list[JsonObject]] = defaultdict(list)
+        for pod in self.sources.pods.objects():
+            node = bound_node(pod)
+            if node:
+                found[node].append(pod)
+        return found
+
+    def _resident(self, pod: JsonObject) -> Resident:
+        request, schedulable = _request(pod), _schedulable(pod)
+        name = "/".join(key_of(pod))
+        moved = (
+            None
+            if request is None or schedulable is None
+            else PendingPod(pod_ref(pod), request, schedulable, _LONG_AGO)
+        )
+        return Resident(moved, name, request is not None, self._why_stays(pod))
+
+    def _why_stays(self, pod: JsonObject) -> str:
+        metadata = metadata_of(pod)
+        if (metadata.get("annotations") or {}).get(drain.ANNOTATION_NO_DISRUPT) == "true":
+            return "must not be disrupted"
+        if not _controller(pod):
+            return "has no controller that would make it anew"
+        for budget in self.sources.budgets.objects():
+            if key_of(budget)[0] == key_of(pod)[0] and _is_blocking(budget, metadata.get("labels") or {}):
+                return f"is kept by PodDisruptionBudget {key_of(budget)[1]}"
+        return ""
+
+
+def expected_claim(claim: GpuNodeClaim, form: MachineForm, labels: Mapping[str, str]) -> SimulatedNode | None:
+    """A machine on its way, with the GPUs that its type will have: F1, F4."""
+    offering = claim.spec.offering
+    for provider in ("aws", "gcp", "azure"):
+        try:
+            instance = load_catalog().instance(provider, offering.instance_type)
+        except NotFoundError:
+            continue
+        made = Offering(claim.spec.pool_name, offering_key(claim), instance, 0, labels=labels)
+        return Stencils(form).node(made, claim.status.node_name or claim.meta.name)
+    return None
+
+
+def index_by_node(pod: JsonObject) -> Iterable[str]:
+    node = (pod.get("spec") or {}).get("nodeName")
+    return (node,) if node else ()
+
+
+def _node_fact(node: JsonObject, provider_id: str, facts: NodeFacts | None) -> NodeFact:
+    status = node.get("status") or {}
+    ready = any(
+        one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
+    )
+    gpus = 0
+    if facts is not None and facts.trusted:
+        offered = schedulable_node(node).allocatable
+        gpus = max(offered.get(RESOURCE_NVIDIA_GPU, 0), offered.get(RESOURCE_GPU_MILLI, 0) // MILLI_PER_GPU)
+    return NodeFact(key_of(node)[1], provider_id, ready, gpus, uid_of(node))
+
+
+def _pending_pod(
+    pod: JsonObject, request: PodRequest, schedulable: SchedulablePod, now: datetime
+) -> PendingPod:
+    metadata = metadata_of(pod)
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    size = str(annotations.get(ANNOTATION_GANG_SIZE) or "0")
+    return PendingPod(
+        ref=pod_ref(pod),
+        request=request,
+        pod=schedulable,
+        since=_waits_since(pod) or now,
+        worth=_worth(schedulable, labels, annotations),
+        gang=str(labels.get(LABEL_GANG) or ""),
+        gang_size=int(size) if size.isdecimal() else 0,
+    )
+
+
+def _worth(pod: SchedulablePod, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Worth:
+    """High priority, and training that could not go on where it was, are better not interrupted."""
+    if pod.priority >= URGENT_PRIORITY:
+        return Worth.CRITICAL
+    trains = labels.get(drain.LABEL_WORKLOAD_TYPE) == "training"
+    if trains and drain.ANNOTATION_CHECKPOINT_TIME not in annotations:
+        return Worth.CRITICAL
+    return Worth.FLEXIBLE
+
+
+def _waits_since(pod: JsonObject) -> datetime | None:
+    """Since the scheduler first said that it fits nowhere; before it did, since it was made."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            found = _time(condition.get("lastTransitionTime"))
+            if found is not None:
+                return found
+    return _time(metadata_of(pod).get("creationTimestamp"))
+
+
+def _tenant(pod: JsonObject) -> Tenant:
+    metadata, spec = metadata_of(pod), pod.get("spec") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    grace = spec.get("terminationGracePeriodSeconds")
+    return Tenant(
+        ref=pod_ref(pod),
+        priority=eviction_priority(annotations, labels),
+        grace_s=30.0 if grace is None else float(grace),
+        leaving=bool(metadata.get("deletionTimestamp")),
+        daemon=_is_daemon(pod) or "kubernetes.io/config.mirror" in annotations,
+        bare=not _controller(pod),
+        uses_gpu=_request(pod) is not None,
+    )
+
+
+def _daemons(pods: Iterable[list[JsonObject]]) -> tuple[SchedulablePod, ...]:
+    """One pod of each DaemonSet, without the node it was made for."""
+    found: dict[str, SchedulablePod] = {}
+    for listed in pods:
+        for pod in listed:
+            owner = _controller(pod)
+            if owner and owner.get("kind") == "DaemonSet" and owner["uid"] not in found:
+                schedulable = _schedulable(pod)
+                if schedulable is not None:
+                    found[owner["uid"]] = replace(schedulable, required_terms=None)
+    return tuple(found[uid] for uid in sorted(found))
+
+
+def _controller(pod: JsonObject) -> dict[str, Any]:
+    owners = metadata_of(pod).get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def _is_daemon(pod: JsonObject) -> bool:
+    return bool(_controller(pod).get("kind") == "DaemonSet")
+
+
+def _is_blocking(budget: JsonObject, labels: Mapping[str, str]) -> bool:
+    selector = (budget.get("spec") or {}).get("selector") or {}
+    matches = LabelSelector(selector.get("matchLabels") or {}).matches(labels)
+    return matches and int((budget.get("status") or {}).get("disruptionsAllowed") or 0) < 1
+
+
+def _request(pod: JsonObject) -> PodRequest | None:
+    """A pod whose request has no meaning is not ours to place; the extender tells its owner."""
+    try:
+        return pod_request(pod)
+    except InvalidRequestError:
+        return None
+
+
+def _schedulable(pod: JsonObject) -> SchedulablePod | None:
+    try:
+        return schedulable_pod(pod)
+    except InvalidRequestError:
+        return None
+
+
+def _use(pods: Iterable[SchedulablePod]) -> NodeUse:
+    requested: dict[str, int] = {}
+    count = 0
+    for pod in pods:
+        count += 1
+        for resource, amount in pod.requests.items():
+            requested[resource] = requested.get(resource, 0) + amount
+    return NodeUse(requested, count)
+
+
+def _fullest_first(node: SimulatedNode) -> tuple[float, str]:
+    """Pods go where others are, so that empty nodes can be given back."""
+    return (sum(card.free_share_milli for card in node.view.gpus) / max(1, len(node.view.gpus)), node.name)
+
+
+def _gpus(request: PodRequest) -> float:
+    return request.gpu.count * request.gpu.milli / 1000
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return parse_time(str(text)) if text else None
+    except ValueError:
+        return None

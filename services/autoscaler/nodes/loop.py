@@ -1,0 +1,103 @@
+"""The leader's loop, as one readable round: sweep clouds, handle interruptions, drain, decide.
+
+One thing after the other, so that every step sees what the step before it wrote.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from gpuloom.errors import ConflictError, GpuloomError
+from gpuloom.model.claims import ClaimState, GpuNodeClaim
+from gpuloom.model.policies import CloudProvider
+from services.autoscaler.nodes.claim_store import ClaimStore
+from services.autoscaler.nodes.drainer import Drainer
+from services.autoscaler.nodes.interruptions import Interruptions
+from services.autoscaler.nodes.scaler import Scaler
+from services.autoscaler.nodes.sweeper import Sweeper, Tools
+from services.autoscaler.ports import PriceSource
+
+_log = logging.getLogger(__name__)
+
+PRICES_EVERY_S = 300.0
+
+
+class NodeLoop:
+    def __init__(
+        self,
+        scaler: Scaler,
+        sweepers: Mapping[CloudProvider, Sweeper],
+        drainer: Drainer,
+        interruptions: Interruptions,
+        prices: PriceSource,
+        tools: Tools,
+    ) -> None:
+        self._scaler = scaler
+        self._store: ClaimStore = scaler.store
+        self._sweepers = sweepers
+        self._drainer = drainer
+        self._interruptions = interruptions
+        self._prices = prices
+        self._tools = tools
+        self._priced_s = -PRICES_EVERY_S
+        self.rounds = 0
+
+    async def run(self, interval_s: float) -> None:
+        """Until cancelled. A round that fails is told of, and the next one starts from what is then seen."""
+        while True:
+            began_s = self._tools.clock.monotonic()
+            try:
+                await self.round()
+            except ConflictError as error:
+                _log.info("something changed meanwhile", extra={"error": str(error)})
+            except GpuloomError as error:
+                self._tools.metrics.errors.inc()
+                _log.warning("round failed", extra={"error": str(error)})
+            self.rounds += 1
+            self._tools.metrics.round_duration.observe(self._tools.clock.monotonic() - began_s)
+            await self._tools.clock.sleep(interval_s)
+
+    async def round(self) -> None:
+        if self._scaler.unready_reason():
+            return
+        await self._store.protect()
+        await self._read_prices()
+        for provider, sweeper in self._sweepers.items():
+            if self._store.caught_up():
+                await sweeper.sweep(self._claims_of(provider))
+        if self._store.caught_up():
+            await self._interruptions.step(self._store.claims())
+        await self._drain(self._store.claims())
+        await self._scaler.round()
+
+    async def _drain(self, claims: list[GpuNodeClaim]) -> None:
+        for claim in claims:
+            status = claim.status
+            if status.state is ClaimState.DRAINING and status.node_name and status.draining:
+                told = [one.message for one in status.conditions if one.type == "Drained"]
+                await self._drainer.drain(
+                    status.node_name, status.draining, None, "".join(told[:1]) or "it is given back"
+                )
+
+    def _claims_of(self, provider: CloudProvider) -> list[GpuNodeClaim]:
+        """Of a pool whose policy is gone, the only cloud there is."""
+        pools = {
+            pool.name: one.policy.spec.provider
+            for one in self._scaler.policies.effective()
+            for pool in one.policy.spec.pools
+        }
+        only = next(iter(self._sweepers)) if len(self._sweepers) == 1 else None
+        return [one for one in self._store.claims() if pools.get(one.spec.pool_name, only) is provider]
+
+    async def _read_prices(self) -> None:
+        now_s = self._tools.clock.monotonic()
+        if now_s - self._priced_s < PRICES_EVERY_S:
+            return
+        for provider, sweeper in self._sweepers.items():
+            try:
+                self._scaler.offered[provider] = await sweeper.cloud.offerings()
+                self._priced_s = now_s
+                if provider is not CloudProvider.SIMULATED:
+                    told = await self._prices.prices(provider)
+                    self._scaler.prices = {**told, **self._scaler.given_prices}
+            except GpuloomError as error:
+                _log.warning("prices can't be read", extra={"provider": provider, "error": str(error)})

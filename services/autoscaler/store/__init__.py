@@ -1,0 +1,1 @@
+"""What the autoscaler remembers for days. Open `history.py` first."""

@@ -1,0 +1,160 @@
+"""The controller's Kubernetes: what it observes, and its writes, which end with its lease."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gpuloom.errors import NotFoundError
+from gpuloom.kube.client import DeleteOptions, KubeClient
+from gpuloom.kube.errors import AlreadyExistsError
+from gpuloom.kube.informer import Informer, InformerOptions
+from gpuloom.kube.leadership import Leadership
+from gpuloom.kube.listing import Selection
+from gpuloom.kube.objects import JsonObject, key_of, uid_of
+from gpuloom.kube.resources import GPU_WORKLOADS, JOBS, NODES, PODS
+from gpuloom.runtime.clock import Clock
+from services.controller.core.manifests import LABEL_WORKLOAD, Image
+from services.controller.core.nodes import GpuNode, asked_gpus, gpu_node
+
+_WRITE_TIMEOUT_S = 5.0
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+ImageOf = Callable[[str], Image | None]
+
+
+class KubernetesWorkloads:
+    """Writes as long as it leads."""
+
+    def __init__(self, client: KubeClient, leadership: Leadership) -> None:
+        self._client = client
+        self._leadership = leadership
+
+    async def create_job(self, manifest: JsonObject) -> JsonObject | None:
+        try:
+            return await self._client.create(JOBS, manifest, timeout_s=self._timeout_s())
+        except AlreadyExistsError:
+            return None
+
+    async def read_job(self, namespace: str, name: str) -> JsonObject | None:
+        try:
+            return await self._client.get(JOBS, name, namespace)
+        except NotFoundError:
+            return None
+
+    async def delete_job(self, namespace: str, name: str, uid: str | None) -> None:
+        options = DeleteOptions(uid=uid, propagation="Background")
+        try:
+            await self._client.delete(JOBS, name, namespace, options, timeout_s=self._timeout_s())
+        except NotFoundError:
+            return
+
+    async def patch(self, workload: JsonObject, patch: JsonObject) -> JsonObject:
+        namespace, name = key_of(workload)
+        return await self._client.patch(GPU_WORKLOADS, name, namespace, patch, timeout_s=self._timeout_s())
+
+    async def patch_status(self, workload: JsonObject, patch: JsonObject) -> JsonObject:
+        namespace, name = key_of(workload)
+        return await self._client.patch_status(
+            GPU_WORKLOADS, name, namespace, patch, timeout_s=self._timeout_s()
+        )
+
+    def _timeout_s(self) -> float:
+        return self._leadership.write_timeout_s(_WRITE_TIMEOUT_S)
+
+
+class KubernetesCluster:
+    """Informers of workloads, their Jobs and pods and, where it may read them, nodes and all bound pods.
+
+    `namespace` None: all namespaces. `selector` chooses the workloads of this controller among several.
+    """
+
+    def __init__(
+        self, client: KubeClient, clock: Clock, namespace: str | None, selector: str, image_of: ImageOf
+    ) -> None:
+        ours = Selection(namespace, LABEL_WORKLOAD)
+        self.workloads = Informer(
+            client, GPU_WORKLOADS, clock, InformerOptions(selection=Selection(namespace, selector))
+        )
+        self.jobs = Informer(
+            client, JOBS, clock, InformerOptions(selection=ours, indexes={"owner": _controllers})
+        )
+        self.pods = Informer(
+            client, PODS, clock, InformerOptions(selection=ours, indexes={"owner": _controllers})
+        )
+        self._nodes = None
+        self._bound = None
+        if namespace is None:
+            self._nodes = Informer(client, NODES, clock, InformerOptions(transform=_trimmed_node))
+            bound = Selection(field_selector="spec.nodeName!=")
+            self._bound = Informer(
+                client,
+                PODS,
+                clock,
+                InformerOptions(selection=bound, transform=_trimmed_pod, indexes={"node": _node_of}),
+            )
+        self._image_of = image_of
+
+    @property
+    def informers(self) -> tuple[Informer, ...]:
+        found = (self.workloads, self.jobs, self.pods, self._nodes, self._bound)
+        return tuple(one for one in found if one is not None)
+
+    def synced(self) -> bool:
+        return all(informer.synced for informer in self.informers)
+
+    def jobs_of(self, uid: str) -> Sequence[JsonObject]:
+        return self.jobs.by_index("owner", uid)
+
+    def pods_of(self, workload_uid: str) -> Sequence[JsonObject]:
+        return [pod for job in self.jobs_of(workload_uid) for pod in self.pods.by_index("owner", uid_of(job))]
+
+    def nodes(self) -> Sequence[GpuNode]:
+        if self._nodes is None or self._bound is None:
+            return ()
+        found = [
+            gpu_node(node, asked_gpus(self._bound.by_index("node", key_of(node)[1])))
+            for node in self._nodes.objects()
+        ]
+        return [node for node in found if node.gpus]
+
+    def image_of(self, model: str) -> Image | None:
+        return self._image_of(model)
+
+
+def _controllers(obj: JsonObject) -> Sequence[str]:
+    owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
+    return [str(owner.get("uid")) for owner in owners if owner.get("controller")]
+
+
+def _node_of(pod: JsonObject) -> Sequence[str]:
+    ended = (pod.get("status") or {}).get("phase") in _ENDED
+    return [] if ended else [str((pod.get("spec") or {}).get("nodeName") or "")]
+
+
+def _trimmed_node(node: JsonObject) -> JsonObject:
+    metadata, status = node.get("metadata") or {}, node.get("status") or {}
+    ready = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
+    kept = {"capacity": status.get("capacity"), "allocatable": status.get("allocatable")}
+    return {
+        "metadata": {**_identity(metadata), "labels": metadata.get("labels") or {}},
+        "spec": {"unschedulable": (node.get("spec") or {}).get("unschedulable")},
+        "status": {**kept, "conditions": [{"type": "Ready", "status": one.get("status")} for one in ready]},
+    }
+
+
+def _trimmed_pod(pod: JsonObject) -> JsonObject:
+    """Thousands of them are kept: no more than where they are and what they ask for."""
+    spec = pod.get("spec") or {}
+    containers = [
+        {"resources": {"limits": limits}}
+        for container in spec.get("containers") or ()
+        if (limits := (container.get("resources") or {}).get("limits"))
+    ]
+    return {
+        "metadata": _identity(pod.get("metadata") or {}),
+        "spec": {"nodeName": spec.get("nodeName"), "containers": containers},
+        "status": {"phase": (pod.get("status") or {}).get("phase")},
+    }
+
+
+def _identity(metadata: Mapping[str, object]) -> dict[str, object]:
+    kept = ("name", "namespace", "uid", "resourceVersion")
+    return {key: metadata[key] for key in kept if key in metadata}

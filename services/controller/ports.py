@@ -1,0 +1,40 @@
+"""What the controller needs from outside."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpuloom.kube.objects import JsonObject
+from services.controller.core.manifests import Image
+from services.controller.core.nodes import GpuNode
+
+
+class WorkloadApi(Protocol):
+    """Writes of the controller. Each raises NotReadyError when it does not lead, and ConflictError,
+    NotFoundError or UnavailableError and its like as the API server answers."""
+
+    async def create_job(self, manifest: JsonObject) -> JsonObject | None:
+        """The new Job; None if one of that name was there already."""
+
+    async def read_job(self, namespace: str, name: str) -> JsonObject | None:
+        """As it is now; None if there is none."""
+
+    async def delete_job(self, namespace: str, name: str, uid: str | None) -> None:
+        """With its pods. Nothing happens if it is gone."""
+
+    async def patch(self, workload: JsonObject, patch: JsonObject) -> JsonObject: ...
+
+    async def patch_status(self, workload: JsonObject, patch: JsonObject) -> JsonObject: ...
+
+
+class Cluster(Protocol):
+    """What is observed beside the workloads themselves."""
+
+    def jobs_of(self, uid: str) -> Sequence[JsonObject]: ...
+
+    def pods_of(self, workload_uid: str) -> Sequence[JsonObject]: ...
+
+    def nodes(self) -> Sequence[GpuNode]:
+        """Nodes with GPUs; empty where the controller may not read nodes."""
+
+    def image_of(self, model: str) -> Image | None:
+        """What is configured for the model, else the default image, else None."""

@@ -1,0 +1,1 @@
+"""Who pays what: prices, the usage ledger and budgets."""

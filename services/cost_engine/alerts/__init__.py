@@ -1,0 +1,1 @@
+"""How people hear of a budget: events, Alertmanager, webhooks, mail."""

@@ -1,0 +1,215 @@
+"""Looks at every budget when costs are computed: its spend, its forecast, its alerts, its status.
+
+A crossing is written down before anybody is told, and each receiver once it was told: a restart or another
+leader tells only those who were not. A process killed between telling and writing tells once more.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gpuloom.codec.custom.budget import cost_budget, cost_budget_status_to_json
+from gpuloom.errors import GpuloomError, InvalidRequestError
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.events import EventKind, EventRecorder
+from gpuloom.kube.informer import Informer
+from gpuloom.kube.objects import JsonObject, resource_version_of
+from gpuloom.kube.resources import COST_BUDGETS
+from gpuloom.model import cost as model
+from gpuloom.model.budget import AlertSeverity, CostBudget, CostBudgetStatus
+from gpuloom.runtime.clock import Clock
+from services.cost_engine.api.queries import moment
+from services.cost_engine.api.rules import TeamRules
+from services.cost_engine.core.budgets import (
+    BudgetStanding,
+    Crossing,
+    crossings,
+    forecast,
+    period_at,
+    spend_by_bucket,
+    state_of,
+    verdict_of,
+)
+from services.cost_engine.core.grouping import CostFact
+from services.cost_engine.core.intervals import HOUR_NS
+from services.cost_engine.ingest.consumer import now_ns
+from services.cost_engine.metrics import CostMetrics
+from services.cost_engine.ports import AlertChannel
+from services.cost_engine.store import alerts as store_alerts
+from services.cost_engine.store.costs import Window
+from services.cost_engine.store.store import CostStore
+
+_log = logging.getLogger(__name__)
+
+MAX_BUDGETS = 1000
+STATUS_TIMEOUT_S = 5.0
+REASON = "BudgetReached"
+
+
+class Channels(Protocol):
+    def of(self, crossing: Crossing) -> Sequence[AlertChannel]:
+        """Who is to be told of it."""
+
+
+class BudgetWriter:
+    """Kubernetes' side: events about budgets, and their status."""
+
+    def __init__(self, client: KubeClient, recorder: EventRecorder) -> None:
+        self._client = client
+        self._recorder = recorder
+
+    def tell(self, obj: JsonObject, crossing: Crossing) -> None:
+        is_info = crossing.alert.severity is AlertSeverity.INFO
+        kind = EventKind.NORMAL if is_info else EventKind.WARNING
+        self._recorder.record(obj, kind, REASON, crossing.text)
+
+    async def write_status(self, obj: JsonObject, status: CostBudgetStatus) -> None:
+        wanted = {
+            key: value for key, value in cost_budget_status_to_json(status).items() if value is not None
+        }
+        if (obj.get("status") or {}) == wanted:
+            return
+        name = str(obj["metadata"]["name"])
+        await self._client.patch_status(
+            COST_BUDGETS,
+            name,
+            None,
+            {"status": wanted},
+            resource_version=resource_version_of(obj),
+            timeout_s=STATUS_TIMEOUT_S,
+        )
+
+
+class Budgets:
+    def __init__(
+        self,
+        store: CostStore,
+        observed: Informer,
+        rules: TeamRules,
+        outside: tuple[BudgetWriter, Channels],
+        clock: Clock,
+        metrics: CostMetrics,
+    ) -> None:
+        self._store = store
+        self._observed = observed
+        self._rules = rules
+        self._writer, self._channels = outside
+        self._clock = clock
+        self._metrics = metrics
+        self._standings: dict[str, BudgetStanding] = {}
+
+    def reports(self) -> list[model.BudgetReport]:
+        return [_report(standing) for _, standing in sorted(self._standings.items())]
+
+    def verdicts(self) -> list[model.BudgetVerdict]:
+        now = now_ns(self._clock)
+        found = []
+        for _, standing in sorted(self._standings.items()):
+            verdict = verdict_of(standing, self._rules.rules, now)
+            if verdict is not None:
+                matchers = tuple(
+                    model.PodMatcher(each.namespaces, tuple(sorted(each.labels.items())))
+                    for each in verdict.matchers
+                )
+                found.append(model.BudgetVerdict(verdict.budget, verdict.action, verdict.reason, matchers))
+        return found
+
+    async def look(self) -> None:
+        """Once, at all of them. One that fails is tried again the next time."""
+        objects = self._observed.objects()[:MAX_BUDGETS]
+        standings: dict[str, BudgetStanding] = {}
+        facts: dict[Window, list[CostFact]] = {}
+        for obj in objects:
+            try:
+                budget = cost_budget(obj)
+                if budget.spec.enabled:
+                    standings[budget.meta.name] = await self._look_at(obj, budget, facts)
+            except InvalidRequestError as error:
+                _log.warning("budget not understood", extra={"reason": str(error)})
+            except GpuloomError as error:
+                _log.warning("budget not looked at", extra={"reason": str(error)})
+        for name in self._standings.keys() - standings.keys():
+            for family in (self._metrics.budget_spend, self._metrics.budget_forecast):
+                family.remove(name)
+        self._standings = standings
+
+    async def _look_at(
+        self, obj: JsonObject, budget: CostBudget, read: dict[Window, list[CostFact]]
+    ) -> BudgetStanding:
+        now = now_ns(self._clock)
+        period = period_at(budget.spec.period, now)
+        window = Window(period.start_ns, min(period.end_ns, now - now % HOUR_NS + HOUR_NS), HOUR_NS)
+        if window not in read:
+            read[window] = await self._store.facts(window, frozenset({"owner", "namespace", "pool"}))
+        by_hour = spend_by_bucket(read[window], budget.spec.scope, self._rules.rules)
+        spend = sum(by_hour.values())
+        found = crossings(budget, period, spend)
+        if found:
+            await self._store.write(lambda session: store_alerts.note_crossings(session, found, now))
+        known = await self._store.read(
+            lambda session: store_alerts.crossed_alerts(session, budget.meta.uid, period.start_ns)
+        )
+        await self._tell(obj, found, known)
+        unpriced = any(fact.amounts.unpriced_ns for fact in read[window])
+        at_limit = [each.crossed_ns for each in known.values() if each.threshold_percent >= 100]
+        standing = BudgetStanding(
+            budget=budget,
+            period=period,
+            spend=spend,
+            forecast=forecast(by_hour, period, now),
+            state=state_of(budget, spend, unpriced=unpriced),
+            reached_ns=min(at_limit) if at_limit and spend >= budget.spec.limit_nano_usd else None,
+            crossed=tuple(sorted(known)),
+        )
+        self._show(standing)
+        status = CostBudgetStatus(spend, standing.forecast.expected, standing.state)
+        await self._writer.write_status(obj, status)
+        return standing
+
+    async def _tell(
+        self, obj: JsonObject, found: Sequence[Crossing], known: Mapping[str, store_alerts.CrossedAlert]
+    ) -> None:
+        for crossing in found:
+            told = known[crossing.alert.name].told
+            if "event" not in told:
+                self._writer.tell(obj, crossing)
+                await self._note(crossing, "event")
+            for channel in self._channels.of(crossing):
+                if channel.name in told:
+                    continue
+                try:
+                    await channel.send(crossing)
+                except GpuloomError as error:
+                    self._metrics.alerts.labels("failed").inc()
+                    fields = {"budget": crossing.budget, "channel": channel.name, "reason": str(error)}
+                    _log.warning("alert not sent, trying again", extra=fields)
+                    continue
+                await self._note(crossing, channel.name)
+                self._metrics.alerts.labels("sent").inc()
+
+    async def _note(self, crossing: Crossing, channel: str) -> None:
+        now = now_ns(self._clock)
+        await self._store.write(lambda session: store_alerts.note_delivery(session, crossing, channel, now))
+
+    def _show(self, standing: BudgetStanding) -> None:
+        limit, name = standing.budget.spec.limit_nano_usd, standing.budget.meta.name
+        self._metrics.budget_spend.labels(name).set(standing.spend / limit)
+        self._metrics.budget_forecast.labels(name).set(standing.forecast.expected / limit)
+
+
+def _report(standing: BudgetStanding) -> model.BudgetReport:
+    spec = standing.budget.spec
+    return model.BudgetReport(
+        name=standing.budget.meta.name,
+        period=spec.period,
+        period_start=moment(standing.period.start_ns),
+        period_end=moment(standing.period.end_ns),
+        limit=spec.limit_nano_usd,
+        spend=standing.spend,
+        forecast=standing.forecast.expected,
+        forecast_low=standing.forecast.low,
+        forecast_high=standing.forecast.high,
+        state=standing.state,
+        action=spec.enforcement.action,
+        crossed=standing.crossed,
+    )

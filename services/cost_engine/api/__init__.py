@@ -1,0 +1,1 @@
+"""How others ask: gRPC, the HTTP shape of OpenCost, exports."""

@@ -1,0 +1,187 @@
+"""Questions about costs, answered from the store. Every replica can answer them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from gpuloom.errors import InvalidRequestError
+from gpuloom.model import cost as model
+from gpuloom.runtime.clock import Clock
+from services.cost_engine.api.rules import TeamRules
+from services.cost_engine.core.grouping import (
+    LABEL_PREFIX,
+    Amounts,
+    CostFact,
+    check_dimensions,
+    grouped,
+    total,
+)
+from services.cost_engine.core.intervals import DAY_NS, HOUR_NS, NANOSECONDS_PER_SECOND, UNITS_PER_GPU, day_of
+from services.cost_engine.core.prices import PriceBook
+from services.cost_engine.core.savings import monthly, savings_of
+from services.cost_engine.ingest.consumer import now_ns
+from services.cost_engine.store.costs import Window
+from services.cost_engine.store.store import CostStore
+
+MAX_SPAN_NS = 3 * 366 * DAY_NS
+MAX_HOURS_BY_HOUR = 24 * 92
+SPOOL_NS = DAY_NS
+"""So long an agent keeps windows: later none can come."""
+_STEPS = {"all": 0, "hour": HOUR_NS, "day": DAY_NS}
+_COLUMNS = frozenset({"namespace", "node", "pool", "capacity_type", "instance_type", "quality"})
+_ALL = _COLUMNS | {"owner", "mechanism"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    window: Window
+    lines: tuple[model.CostLine, ...]
+    total: model.CostAmounts
+    reconciled: bool
+    computed_until: datetime | None
+    gaps: tuple[model.CostGap, ...]
+
+
+class Queries:
+    def __init__(self, store: CostStore, rules: TeamRules, clock: Clock, hours_per_month: int) -> None:
+        self._store = store
+        self._rules = rules
+        self._clock = clock
+        self.hours_per_month = hours_per_month
+
+    async def costs(self, question: model.CostQuestion) -> Answer:
+        """Raise InvalidRequestError for what can't be asked."""
+        try:
+            check_dimensions((*question.group_by, *question.filters))
+        except ValueError as error:
+            raise InvalidRequestError(str(error)) from None
+        window = self.window(question)
+        facts = await self._facts(window, {*question.group_by, *question.filters}, question.filters)
+        rows = grouped(facts, question.group_by, self._rules.rules)
+        now = now_ns(self._clock)
+        computed = await self._store.computed_until_ns()
+        settled = window.end_ns + SPOOL_NS <= now
+        marked = await self._store.has_marks(window.start_ns, window.end_ns)
+        return Answer(
+            window=window,
+            lines=tuple(
+                model.CostLine(moment(row.bucket_ns), row.group, amounts_of(row.amounts)) for row in rows
+            ),
+            total=amounts_of(total(rows)),
+            reconciled=settled and not marked,
+            computed_until=None if computed is None else moment(computed),
+            gaps=tuple(
+                model.CostGap(gap.node_uid, gap.pod_uid, moment(gap.start_ns), moment(gap.end_ns), gap.reason)
+                for gap in await self._store.gaps(window.start_ns, window.end_ns)
+            ),
+        )
+
+    async def facts(self, window: Window) -> list[CostFact]:
+        """With everything that rows can be told apart by."""
+        return await self._store.facts(window, _ALL)
+
+    async def savings(self, start: datetime | None, end: datetime | None) -> model.SavingsReport:
+        window = self.window(model.CostQuestion(start, end), default_days=30)
+        found = savings_of(await self.facts(window))
+        return model.SavingsReport(
+            found.baseline,
+            found.actual,
+            tuple(
+                model.MechanismSaving(one.mechanism, one.nano_usd, one.estimated) for one in found.mechanisms
+            ),
+            moment(window.start_ns),
+            moment(window.end_ns),
+        )
+
+    async def summary(self, book: PriceBook) -> model.CostSummary:
+        now = now_ns(self._clock)
+        rate = priced = unpriced = 0
+        for node in await self._store.nodes(now - 1, now):
+            price = book.at(node.traits, now)
+            if price is None:
+                unpriced += 1
+            else:
+                priced += 1
+                rate += price.nano_usd_per_hour
+        since = await self._store.epoch_ns(now)
+        start = since - since % HOUR_NS
+        today = await self._sum(Window(max(start, day_of(now)), now + HOUR_NS))
+        everything = await self._sum(Window(start, now + HOUR_NS))
+        return model.CostSummary(
+            nano_usd_per_hour=rate,
+            nano_usd_per_month=monthly(rate, self.hours_per_month),
+            hours_per_month=self.hours_per_month,
+            priced_nodes=priced,
+            unpriced_nodes=unpriced,
+            today=today,
+            total=everything,
+            since=moment(since),
+        )
+
+    async def missing_types(self, book: PriceBook) -> tuple[str, ...]:
+        now = now_ns(self._clock)
+        nodes = await self._store.nodes(now - 1, now)
+        unpriced = (node.traits for node in nodes if book.at(node.traits, now) is None)
+        return tuple(sorted({traits.instance_type or traits.name for traits in unpriced}))
+
+    def window(self, question: model.CostQuestion, default_days: int = 1) -> Window:
+        """Whole hours, and whole days where it is cut into days. Raise InvalidRequestError for none."""
+        end = question.end or self._clock.now()
+        start = question.start or end - timedelta(days=default_days)
+        step_ns = _STEPS[question.step]
+        start_ns, end_ns = ns_of(start), ns_of(end)
+        if not start_ns < end_ns:
+            raise InvalidRequestError("the window must end after it begins")
+        if end_ns - start_ns > MAX_SPAN_NS:
+            raise InvalidRequestError("ask for at most three years at once")
+        if step_ns == HOUR_NS and end_ns - start_ns > MAX_HOURS_BY_HOUR * HOUR_NS:
+            raise InvalidRequestError("ask for at most 92 days by hour")
+        edge = DAY_NS if step_ns == DAY_NS else HOUR_NS
+        return Window(start_ns - start_ns % edge, -(-end_ns // edge) * edge, step_ns)
+
+    async def _sum(self, window: Window) -> model.CostAmounts:
+        return amounts_of(total(grouped(await self._store.facts(window, frozenset()), ())))
+
+    async def _facts(
+        self, window: Window, names: Iterable[str], filters: Mapping[str, Sequence[str]]
+    ) -> list[CostFact]:
+        asked = set(names)
+        columns = asked & _COLUMNS
+        if any(name in ("pod", "workload", "team") or name.startswith(LABEL_PREFIX) for name in asked):
+            columns |= {"owner", "namespace"}
+        if "team" in asked:
+            columns |= {"pool"}
+        facts = await self._store.facts(window, frozenset(columns))
+        return [kept for fact in facts if (kept := self._filtered(fact, filters)) is not None]
+
+    def _filtered(self, fact: CostFact, filters: Mapping[str, Sequence[str]]) -> CostFact | None:
+        """What is left of it: a team may pay for a part."""
+        for name, allowed in filters.items():
+            rows = [row for row in grouped([fact], (name,), self._rules.rules) if row.group[0] in allowed]
+            if not rows:
+                return None
+            fact = replace(fact, amounts=total(rows))
+        return fact
+
+
+def amounts_of(amounts: Amounts) -> model.CostAmounts:
+    return model.CostAmounts(
+        cost=amounts.cost,
+        used=amounts.used,
+        idle=amounts.idle,
+        unknown=amounts.unknown,
+        unallocated=amounts.unallocated,
+        baseline=amounts.baseline,
+        on_demand=amounts.on_demand,
+        gpu_seconds=amounts.unit_ms / UNITS_PER_GPU / 1000,
+        unpriced_seconds=amounts.unpriced_ns / NANOSECONDS_PER_SECOND,
+        energy_mj=amounts.energy_mj,
+    )
+
+
+def moment(time_ns: int) -> datetime:
+    return datetime.fromtimestamp(time_ns // NANOSECONDS_PER_SECOND, UTC)
+
+
+def ns_of(time: datetime) -> int:
+    return int(time.timestamp()) * NANOSECONDS_PER_SECOND

@@ -1,0 +1,1 @@
+"""Pure decisions: intervals, prices, attribution, grouping, budgets, savings, exports."""

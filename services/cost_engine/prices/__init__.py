@@ -1,0 +1,1 @@
+"""Where prices come from: clouds, the shipped catalogue, the operator."""

@@ -1,0 +1,1 @@
+"""What the cost engine remembers, in SQLite or PostgreSQL."""

@@ -1,0 +1,247 @@
+"""What the engine remembers, as questions and changes in the words of its core. Open this room here.
+
+Every change is one transaction that also marks the hours it touches, so that a crash at any point leaves
+either nothing or all of it, and what was marked is computed after the next start.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from gpuloom.errors import NotReadyError
+from gpuloom.model.usage import UsageBatch, UsageCursor
+from gpuloom.store.database import Database
+from gpuloom.store.migrations import Migrations
+from services.cost_engine.core.grouping import CostFact
+from services.cost_engine.core.intervals import (
+    DAY_NS,
+    HOUR_NS,
+    NodeInterval,
+    PodInterval,
+    hour_of,
+)
+from services.cost_engine.core.prices import BookSettings, Price, PriceBook, Source
+from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
+from services.cost_engine.store import costs, intervals, prices, timescale, usage
+from services.cost_engine.store.ingest import Ingested, Times, ingest
+
+Result = TypeVar("Result")
+
+MIGRATIONS = Migrations("cost_engine", Path(__file__).parent / "migrations")
+DIRTY_A_PASS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    raw_retention_ns: int = 7 * DAY_NS
+    hourly_retention_ns: int = 400 * DAY_NS
+    gpu_permille: int = 1000
+    book: BookSettings = field(default_factory=BookSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class FactChanges:
+    nodes: Sequence[NodeChange] = ()
+    pods: Sequence[PodChange] = ()
+    gaps: Sequence[Gap] = ()
+    alive_nodes: Sequence[str] = ()
+    alive_pods: Sequence[str] = ()
+
+
+class CostStore:
+    def __init__(self, database: Database, settings: StoreSettings | None = None) -> None:
+        self._database = database
+        self.settings = settings or StoreSettings()
+        self._days: set[int] = set()
+        """Those that have a partition."""
+        self._term: int | None = None
+
+    async def open(self) -> None:
+        await MIGRATIONS.upgrade(self._database)
+        if not self._database.is_sqlite:
+            await self._database.write(self._set_retention)
+
+    async def ping(self) -> None:
+        await self._database.ping()
+
+    async def open_intervals(self) -> tuple[list[tuple[NodeInterval, int]], list[tuple[PodInterval, int]]]:
+        return await self._database.read(
+            lambda session: (intervals.open_nodes(session), intervals.open_pods(session))
+        )
+
+    async def known_end_ns(self, pod_uids: Sequence[str], since_ns: int) -> dict[str, int]:
+        """Until when usage shows each of these pods."""
+        return await self._database.read(
+            lambda session: usage.last_seen_ns(session, list(pod_uids), since_ns)
+        )
+
+    async def save_facts(self, changes: FactChanges, now_ns: int) -> None:
+        await self._database.write(lambda session: self._save_facts(session, changes, now_ns))
+
+    async def ingest(self, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
+        """All of these and the cursors after them, or nothing. What was read before is left out."""
+        return await self._database.write(lambda session: self._ingest(session, batches, received_ns))
+
+    async def begin_term(self, now_ns: int) -> None:
+        """From now on this store's owner leads: whoever led before can't write any more, paused or not."""
+        self._term = await self._database.write(lambda session: _next_term(session, now_ns))
+
+    async def epoch_ns(self, now_ns: int) -> int:
+        """Since when this database counts: its first start. Nothing before it is billed."""
+        return await self._database.write(lambda session: _epoch(session, now_ns))
+
+    async def cursors(self) -> list[UsageCursor]:
+        return await self._database.read(usage.cursors)
+
+    async def book(self) -> PriceBook:
+        return PriceBook(await self._database.read(prices.load_prices), self.settings.book)
+
+    async def prices(self) -> list[Price]:
+        return await self._database.read(prices.load_prices)
+
+    async def save_prices(self, told: Iterable[Price], now_ns: int) -> int:
+        """Late news of a price changes the hours since it holds, as far back as windows are kept."""
+        listed = list(told)
+        return await self._database.write(lambda session: self._save_prices(session, listed, now_ns))
+
+    async def replace_prices(self, source: Source, listed: Sequence[Price], now_ns: int) -> None:
+        await self._database.write(lambda session: self._replace_prices(session, source, listed, now_ns))
+
+    async def compute(self, book: PriceBook, now_ns: int, *, grow: bool = True) -> int:
+        """Bring costs up to date; `grow`: also the hour that lasts. How many node hours were computed."""
+        oldest_ns = self._oldest_ns(now_ns)
+        if grow:
+            await self._database.write(lambda session: costs.mark_open(session, now_ns, oldest_ns))
+        how = costs.Computation(book, now_ns, self.settings.gpu_permille)
+        done = 0
+        while True:
+            pending = await self._database.read(lambda session: costs.dirty_hours(session, DIRTY_A_PASS))
+            due = [(hour, nodes) for hour, nodes in pending if hour < now_ns]
+            for hour, nodes in due:
+                for first in range(0, len(nodes), costs.NODES_A_TRANSACTION):
+                    part = nodes[first : first + costs.NODES_A_TRANSACTION]
+                    await self._database.write(_computing(hour, part, how))
+                    done += len(part)
+            if not due or sum(len(nodes) for _, nodes in pending) < DIRTY_A_PASS:
+                return done
+
+    async def facts(
+        self,
+        window: costs.Window,
+        dimensions: frozenset[str],
+        conditions: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[CostFact]:
+        return await self._database.read(
+            lambda session: costs.read_facts(session, window, dimensions, conditions or {})
+        )
+
+    async def gaps(self, start_ns: int, end_ns: int) -> list[Gap]:
+        rows = await self._database.read(lambda session: intervals.gaps_between(session, start_ns, end_ns))
+        return [Gap(row.node_uid, row.pod_uid, row.start_ns, row.end_ns, row.reason) for row in rows]
+
+    async def nodes(self, start_ns: int, end_ns: int) -> list[NodeInterval]:
+        return await self._database.read(lambda session: intervals.nodes_between(session, start_ns, end_ns))
+
+    async def computed_until_ns(self) -> int | None:
+        return await self._database.read(costs.last_computed_ns)
+
+    async def has_marks(self, start_ns: int, end_ns: int) -> bool:
+        return await self._database.read(lambda session: costs.has_marks(session, start_ns, end_ns))
+
+    async def expire(self, now_ns: int) -> None:
+        """Drop what is older than it is to be kept. Sums by day stay."""
+        raw_ns, hourly_ns = (
+            now_ns - self.settings.raw_retention_ns,
+            now_ns - self.settings.hourly_retention_ns,
+        )
+        await self._database.write(lambda session: usage.drop_before(session, raw_ns))
+        await self._database.write(lambda session: costs.drop_hours_before(session, hour_of(hourly_ns)))
+
+    async def write(self, work: Callable[[Session], object]) -> None:
+        await self._database.write(work)
+
+    async def read(self, work: Callable[[Session], Result]) -> Result:
+        return await self._database.read(work)
+
+    def _oldest_ns(self, now_ns: int) -> int:
+        """Hours before this have lost windows: to compute them again would call use unknown."""
+        return hour_of(now_ns - self.settings.raw_retention_ns) + HOUR_NS
+
+    def _set_retention(self, session: Session) -> None:
+        if timescale.is_installed(session.connection()):
+            timescale.set_retention(session.connection(), self.settings.raw_retention_ns)
+
+    def _require_term(self, session: Session) -> None:
+        if self._term is None:
+            return
+        # Held to the end of the transaction, so that a new term begins after it.
+        lock = "" if self._database.is_sqlite else " FOR SHARE"
+        term = session.execute(text(f"SELECT term FROM engine{lock}")).scalar()
+        if term != self._term:
+            raise NotReadyError("another replica leads now")
+
+    def _save_facts(self, session: Session, changes: FactChanges, now_ns: int) -> None:
+        self._require_term(session)
+        oldest_ns = self._oldest_ns(now_ns)
+        for node in changes.nodes:
+            intervals.save_node(session, node.interval, now_ns)
+            intervals.mark_span(session, node.interval.node_uid, node.touched, oldest_ns)
+        for pod in changes.pods:
+            uid, node_uid = pod.interval.pod_uid, pod.interval.node_uid
+            if intervals.find_pod_interval(session, uid, node_uid) == pod.interval:
+                continue
+            if pod.identity is not None:
+                intervals.save_pod(session, pod.identity, now_ns)
+            intervals.save_pod_interval(session, pod.interval, now_ns)
+            intervals.mark_span(session, pod.interval.node_uid, pod.touched, oldest_ns)
+        for gap in changes.gaps:
+            intervals.save_gap(session, gap.node_uid, gap.pod_uid, (gap.start_ns, gap.end_ns), gap.reason)
+        intervals.touch(session, changes.alive_nodes, changes.alive_pods, now_ns)
+
+    def _ingest(self, session: Session, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
+        self._require_term(session)
+        times = Times(received_ns, self._oldest_ns(received_ns))
+        return ingest(session, batches, times, self._days)
+
+    def _save_prices(self, session: Session, told: Sequence[Price], now_ns: int) -> int:
+        changed = prices.save_prices(session, told)
+        if changed:
+            self._mark_types(session, told, now_ns)
+        return changed
+
+    def _replace_prices(self, session: Session, source: Source, listed: Sequence[Price], now_ns: int) -> None:
+        before = [price for price in prices.load_prices(session) if price.source is source]
+        if set(before) != set(listed):
+            prices.replace_source(session, source, listed)
+            self._mark_types(session, [*before, *listed], now_ns)
+
+    def _mark_types(self, session: Session, changed: Sequence[Price], now_ns: int) -> None:
+        since = {price.instance_type: price.valid_from_ns for price in changed}
+        for price in changed:
+            since[price.instance_type] = min(since[price.instance_type], price.valid_from_ns)
+        oldest_ns = self._oldest_ns(now_ns)
+        for node in intervals.nodes_between(session, oldest_ns, now_ns):
+            start_ns = since.get(node.traits.instance_type)
+            if start_ns is not None:
+                span = max(node.start_ns, start_ns, oldest_ns), min(node.end_ns or now_ns, now_ns)
+                intervals.mark_span(session, node.node_uid, span, oldest_ns)
+
+
+def _computing(hour: int, nodes: Sequence[str], how: costs.Computation) -> Callable[[Session], int]:
+    return lambda session: costs.compute_hour(session, hour, nodes, how)
+
+
+def _epoch(session: Session, now_ns: int) -> int:
+    statement = "INSERT INTO engine (id, epoch_ns, term) VALUES (1, :now, 0) ON CONFLICT DO NOTHING"
+    session.execute(text(statement), {"now": now_ns})
+    return int(session.execute(text("SELECT epoch_ns FROM engine")).scalar_one())
+
+
+def _next_term(session: Session, now_ns: int) -> int:
+    _epoch(session, now_ns)
+    session.execute(text("UPDATE engine SET term = term + 1"))
+    return int(session.execute(text("SELECT term FROM engine")).scalar_one())

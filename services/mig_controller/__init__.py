@@ -1,0 +1,1 @@
+"""Cuts GPUs into MIG slices as pods ask for them, safely."""

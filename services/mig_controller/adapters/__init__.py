@@ -1,0 +1,1 @@
+"""Kubernetes, the node agents and the extender, as the controller needs them."""

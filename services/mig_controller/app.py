@@ -1,0 +1,125 @@
+"""Puts the controller together."""
+
+import os
+import socket
+
+from gpuloom.clients.agent_directory import AgentDirectory
+from gpuloom.clients.discovery import ClusterMirror
+from gpuloom.clients.holds import HoldClient
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.events import EventRecorder
+from gpuloom.kube.informer import Informer, InformerOptions
+from gpuloom.kube.leadership import Leadership
+from gpuloom.kube.listing import Selection
+from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
+from gpuloom.kube.resources import GPU_NODE_CONFIGS, PODS
+from gpuloom.names import ANNOTATION_NO_DISRUPT
+from gpuloom.rpc.channel import RpcChannel
+from gpuloom.rpc.serving import Served, rpc_environment, serve
+from gpuloom.runtime.app import App
+from gpuloom.runtime.failpoints import Failpoints
+from gpuloom.v1.mig_controller_pb2_grpc import add_MigControllerServiceServicer_to_server
+from services.mig_controller.adapters.agents import GrpcAgents
+from services.mig_controller.adapters.configs import NodeConfigs
+from services.mig_controller.adapters.holds import ExtenderHolds
+from services.mig_controller.adapters.intents import ConfigMapIntents
+from services.mig_controller.config import MigConfig
+from services.mig_controller.controller import Controller, Sources
+from services.mig_controller.core.wishes import Wish
+from services.mig_controller.metrics import MigMetrics
+from services.mig_controller.server import ALLOWED_CALLERS, SERVICE, MigControllerServer
+from services.mig_controller.transactions import TransactionParts, Transactions
+
+_STATUS_INTERVAL_S = 5.0
+
+
+async def build(app: App, config: MigConfig) -> None:
+    rpc = rpc_environment(app, config.grpc.tls)
+    metrics = MigMetrics(app.registry)
+    client = await app.enter(KubeClient(config.kube.access(os.environ), app.clock, app.registry))
+    discovery = await app.enter(RpcChannel(rpc, str(config.discovery_address), "discovery"))
+    extender = await app.enter(RpcChannel(rpc, str(config.extender_address), "scheduler_extender"))
+    mirror = ClusterMirror(discovery, app.clock)
+    agents = await app.enter(GrpcAgents(AgentDirectory(mirror), rpc))
+    options = InformerOptions(transform=without_managed_fields)
+    pods = Informer(client, PODS, app.clock, options)
+    configs = Informer(client, GPU_NODE_CONFIGS, app.clock, InformerOptions(selection=Selection()))
+    leadership = Leadership(client, config.leadership, app.clock, os.environ)
+    node_configs = NodeConfigs(client, configs, app.clock, leadership.write_timeout_s)
+    recorder = EventRecorder(
+        client, "gpuloom-mig-controller", socket.gethostname(), app.clock, registry=app.registry
+    )
+    parts = TransactionParts(
+        holds=ExtenderHolds(HoldClient(extender)),
+        agents=agents,
+        store=ConfigMapIntents(client, config.leadership.namespace(), leadership.write_timeout_s),
+        clock=app.clock,
+        metrics=metrics,
+        reach=Failpoints(config.failpoints.points, app.clock).reach,
+    )
+    sources = Sources(
+        facts=lambda: list(mirror.snapshot().nodes.values()),
+        pods=pods.objects,
+        configs=node_configs.all,
+        unsynced=lambda: _unsynced(mirror, pods, configs, config.facts_ttl_s),
+    )
+    controller = Controller(
+        sources,
+        lambda: Transactions(parts),
+        config.plan.options(),
+        app.clock,
+        metrics,
+        _teller(pods, recorder),
+    )
+    for name, loop in (("discovery", mirror.run), ("pods", pods.run), ("configs", configs.run)):
+        app.add_loop(name, loop)
+    app.add_loop("events", recorder.run)
+    app.add_loop("leadership", lambda: leadership.run(lambda: controller.lead(config.plan.interval_s)))
+    app.add_loop("status", lambda: _write_status(app, controller, node_configs))
+    app.add_readiness("synced", lambda: sources.unsynced() or None)
+    servicer = MigControllerServer(controller, lambda: _fixed(pods))
+    add_to_server = add_MigControllerServiceServicer_to_server
+    await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS))
+
+
+def _unsynced(mirror: ClusterMirror, pods: Informer, configs: Informer, ttl_s: float) -> str:
+    if not mirror.synced or mirror.age_s() > ttl_s:
+        return "discovery does not tell of devices"
+    return "" if pods.synced and configs.synced else "pods and GPUNodeConfigs are not listed yet"
+
+
+def _teller(pods: Informer, recorder: EventRecorder) -> "Teller":
+    return Teller(pods, recorder)
+
+
+class Teller:
+    """Tells a pod what is made for it, as an event."""
+
+    def __init__(self, pods: Informer, recorder: EventRecorder) -> None:
+        self._pods = pods
+        self._recorder = recorder
+
+    def __call__(self, wish: Wish, reason: str, text: str) -> None:
+        pod = self._pods.get(wish.pod.name, wish.pod.namespace)
+        if pod is not None:
+            self._recorder.normal({"apiVersion": "v1", "kind": "Pod", **pod}, reason, text)
+
+
+def _fixed(pods: Informer) -> frozenset[str]:
+    """Pods that said that they are not to be disturbed."""
+    return frozenset(
+        f"{metadata_of(pod).get('namespace')}/{metadata_of(pod).get('name')}"
+        for pod in pods.objects()
+        if _opted_out(pod)
+    )
+
+
+def _opted_out(pod: JsonObject) -> bool:
+    return str((metadata_of(pod).get("annotations") or {}).get(ANNOTATION_NO_DISRUPT, "")).lower() == "true"
+
+
+async def _write_status(app: App, controller: Controller, configs: NodeConfigs) -> None:
+    while True:
+        await app.clock.sleep(_STATUS_INTERVAL_S)
+        if controller.view is not None:
+            await configs.write_status(controller.view)

@@ -1,0 +1,1 @@
+"""What is cut where, and why. Pure."""

@@ -1,0 +1,180 @@
+"""GPUs as the controller sees them: how they are cut, and which parts nobody has. Pure.
+
+Made from what discovery tells. Whatever is not known closes a card: it is neither cut nor counted on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from gpuloom.catalog import load_catalog
+from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, SharingMode
+from gpuloom.model.mig import MigInstance, MigPlacement
+from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.snapshot import NodeFacts
+from gpuloom.placement.mig_geometry import Geometry, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A MIG instance. `owner` is who has it, empty if nobody; `problem` why it can't be given out.
+
+    `idle_since_s`: since when nobody has it, by the controller's own clock; None if somebody has.
+    """
+
+    placement: MigPlacement
+    owner: str = ""
+    running: bool = False
+    problem: str = ""
+    idle_since_s: float | None = None
+
+    @property
+    def free(self) -> bool:
+        return not self.owner and not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU that can be cut. `owner` is who has it or a share of it while it is not cut; empty if nobody.
+
+    `closed`: why nothing of it may be changed now. `pinned`: somebody has decided how it is to be cut.
+    """
+
+    node_name: str
+    node_uid: str
+    uuid: str
+    index: int
+    model: str
+    architecture: str
+    geometry: Geometry
+    cut: bool
+    slices: tuple[Slice, ...] = ()
+    owner: str = ""
+    closed: str = ""
+    pinned: bool = False
+    sharing: SharingMode = SharingMode.NONE
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.geometry, tuple(one.placement for one in self.slices))
+
+    @property
+    def idle(self) -> bool:
+        """Nobody has anything of it."""
+        return not self.owner and not any(one.owner for one in self.slices)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.node_name, self.index
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What the controller knows beside discovery's facts.
+
+    `idle_since_s` by slice; `held` are GPUs on which it has a change under way; `pinned` are nodes that a
+    GPUNodeConfig divides.
+    """
+
+    idle_since_s: Mapping[DeviceRef, float]
+    held: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
+
+
+def cards_of(facts: Iterable[NodeFacts], known: Knowledge) -> tuple[Card, ...]:
+    """All cards of nodes of mode gpuloom that can be cut, by node and index."""
+    found = []
+    for node in facts:
+        if node.state.mode is not NodeMode.GPULOOM:
+            continue
+        owners, running = _owners(node)
+        for gpu in node.state.gpus:
+            card = _card(node, gpu, owners, known)
+            if card is not None:
+                found.append(_with_running(card, running))
+    return tuple(sorted(found, key=lambda card: card.key))
+
+
+def _owners(node: NodeFacts) -> tuple[dict[DeviceRef, str], frozenset[DeviceRef]]:
+    """Who has what, and what containers really hold."""
+    owners: dict[DeviceRef, str] = {}
+    for given in node.allocations:
+        for device in given.devices:
+            owners.setdefault(device.device, str(given.pod))
+    running = set()
+    for holder in node.state.holders:
+        for held in holder.devices:
+            owners.setdefault(held, str(holder.pod) if holder.pod.uid else "a process of no pod")
+            running.add(held)
+    return owners, frozenset(running)
+
+
+def _card(node: NodeFacts, gpu: Gpu, owners: Mapping[DeviceRef, str], known: Knowledge) -> Card | None:
+    geometry = geometry_of(gpu.model)
+    if geometry is None:
+        return None
+    state = node.state
+    slices = tuple(
+        _slice(instance, DeviceRef(gpu.uuid, instance.placement), owners, known)
+        for instance in gpu.mig_instances
+    )
+    card = Card(
+        node_name=state.node_name,
+        node_uid=state.node_uid,
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model,
+        architecture=gpu.architecture,
+        geometry=geometry,
+        cut=gpu.mig_enabled,
+        slices=slices,
+        owner=owners.get(DeviceRef(gpu.uuid), ""),
+        closed=_closed(node, gpu, known),
+        pinned=state.node_name in known.pinned,
+        sharing=gpu.sharing,
+    )
+    try:
+        _ = card.layout
+    except ValueError as error:
+        return replace(card, slices=(), closed=f"its layout makes no sense to us: {error}")
+    return card
+
+
+def _slice(
+    instance: MigInstance, device: DeviceRef, owners: Mapping[DeviceRef, str], known: Knowledge
+) -> Slice:
+    owner = owners.get(device, "")
+    idle_since_s = None if owner else known.idle_since_s.get(device)
+    return Slice(instance.placement, owner, False, instance.fault or instance.changing, idle_since_s)
+
+
+def _with_running(card: Card, running: frozenset[DeviceRef]) -> Card:
+    slices = tuple(
+        replace(one, running=DeviceRef(card.uuid, one.placement) in running) for one in card.slices
+    )
+    return replace(card, slices=slices)
+
+
+def _closed(node: NodeFacts, gpu: Gpu, known: Knowledge) -> str:
+    state = node.state
+    if node.untrusted_reasons:
+        return node.untrusted_reasons[0]
+    if state.holders_unknown_reason or state.driver_problem:
+        return state.holders_unknown_reason or state.driver_problem
+    if state.delivery not in (Delivery.NRI, Delivery.ENV):
+        return "nothing on the node can deliver a slice"
+    if gpu.health is not GpuHealth.HEALTHY:
+        return gpu.health_reason or f"its health is {gpu.health}"
+    for closed in node.closed_gpus:
+        if closed.gpu_uuid == gpu.uuid:
+            return closed.reason
+    return gpu.changing or ("a change of it is under way" if gpu.uuid in known.held else "")
+
+
+@lru_cache(maxsize=256)
+def geometry_of(model: str) -> Geometry | None:
+    """None if the model is not known, or can't be cut."""
+    known = load_catalog().find_gpu(model)
+    return (
+        Geometry(known.mig_slices, known.mig_profiles) if known is not None and known.mig_profiles else None
+    )

@@ -1,0 +1,93 @@
+"""What a GPUNodeConfig and the sharing policies ask of the cards of a node. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuloom.model.gpu import SharingMode
+from gpuloom.model.layout import LayoutRequest, Sharing
+from gpuloom.model.sharing import GpuNodeConfigSpec
+from gpuloom.placement.mig_geometry import Layout, pack
+from services.mig_controller.core.cards import Card
+
+MAX_MPS_CLIENTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPlan:
+    """`waiting` says why a card is not as it is to be yet, by its UUID."""
+
+    requests: tuple[LayoutRequest, ...] = ()
+    waiting: dict[str, str] | None = None
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        return self.waiting or {}
+
+
+def plan_config(spec: GpuNodeConfigSpec, cards: Sequence[Card], next_id: Sequence[str]) -> ConfigPlan:
+    """The next change of each card of the node; `next_id` has an id for each. Used slices are left alone."""
+    requests, waiting = [], {}
+    for card, change_id in zip(cards, next_id, strict=False):
+        found = _request(spec, card, change_id)
+        if isinstance(found, str):
+            waiting[card.uuid] = found
+        elif found is not None:
+            requests.append(found)
+    return ConfigPlan(tuple(requests), waiting)
+
+
+def _request(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
+    if card.closed:
+        return card.closed
+    if spec.mig_enabled is False and card.cut:
+        if not card.idle:
+            return "MIG mode is switched off once nobody uses its slices"
+        destroy = tuple(one.placement for one in card.slices)
+        return LayoutRequest(change_id, card.uuid, False, destroy)
+    if spec.mig_profiles:
+        return _cut(spec, card, change_id)
+    if spec.mig_enabled and not card.cut:
+        return LayoutRequest(change_id, card.uuid, True) if card.idle else _busy(card)
+    return _share(spec, card, change_id)
+
+
+def _cut(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
+    wanted = Counter(spec.mig_profiles)
+    if Counter(one.placement.profile for one in card.slices) == wanted and card.cut:
+        return None
+    if not card.cut and not card.idle:
+        return _busy(card)
+    used = [one.placement for one in card.slices if one.owner]
+    missing = wanted - Counter(place.profile for place in used)
+    packed = pack(Layout(card.geometry, tuple(used)), missing)
+    if packed.left:
+        lacking = ", ".join(f"{count} x {profile}" for profile, count in sorted(packed.left.items()))
+        return f"there is no room for {lacking}" + (" beside slices in use" if used else "")
+    there = {one.placement for one in card.slices}
+    destroy = tuple(sorted(there - set(packed.placements) - set(used)))
+    create = tuple(sorted(set(packed.placements) - there))
+    return LayoutRequest(change_id, card.uuid, None if card.cut else True, destroy, create)
+
+
+def _share(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
+    wanted = wanted_sharing(spec)
+    if wanted is None or card.cut or card.sharing is wanted.mode:
+        return None
+    return LayoutRequest(change_id, card.uuid, sharing=wanted) if card.idle else _busy(card)
+
+
+def wanted_sharing(spec: GpuNodeConfigSpec) -> Sharing | None:
+    """None: as it is."""
+    if spec.mps_enabled:
+        return Sharing(SharingMode.MPS)
+    if spec.time_slicing_enabled:
+        return Sharing(SharingMode.TIME_SLICING)
+    if spec.mps_enabled is False or spec.time_slicing_enabled is False:
+        return Sharing()
+    return None
+
+
+def _busy(card: Card) -> str:
+    owner = card.owner or next((one.owner for one in card.slices if one.owner), "somebody")
+    return f"it is changed once nobody uses it: {owner} does"

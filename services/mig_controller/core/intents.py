@@ -1,0 +1,135 @@
+"""Changes that the controller has decided on: what is remembered of each until it has ended. Pure.
+
+An intent is written down after its holds are taken and before its agent is asked, and is struck out after its
+holds are released. Whoever leads next goes on with every intent from where the agent says it is, and releases
+holds that belong to none.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gpuloom.errors import InvalidRequestError
+from gpuloom.model.claims import HoldTarget
+from gpuloom.model.gpu import SharingMode
+from gpuloom.model.layout import ChangeState, LayoutChange, LayoutRequest, Sharing
+from gpuloom.model.mig import MigPlacement
+from services.mig_controller.core.cards import Card
+from services.mig_controller.core.plan import Cut
+
+VERSION = 1
+MAX_INTENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """`pods` are the UIDs of those for whom it is made, `began` when it was decided, for people."""
+
+    request: LayoutRequest
+    node_name: str
+    node_uid: str
+    pods: tuple[str, ...] = ()
+    began: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+
+def intent_of(cut: Cut, change_id: str, began: str) -> Intent:
+    card = cut.card
+    request = LayoutRequest(change_id, card.uuid, True if cut.enable else None, cut.destroy, cut.create)
+    return Intent(request, card.node_name, card.node_uid, tuple(wish.pod.uid for wish in cut.pods), began)
+
+
+def targets_of(intent: Intent) -> tuple[HoldTarget, ...]:
+    """What nobody else may be given meanwhile: the whole GPU, or the slices that go.
+
+    A slice that is made is on room that nobody can have, because nothing is there to be given.
+    """
+    request = intent.request
+    if request.of_whole_gpu:
+        return (HoldTarget(intent.node_name, intent.node_uid, request.gpu_uuid),)
+    return tuple(
+        HoldTarget(intent.node_name, intent.node_uid, request.gpu_uuid, place)
+        for place in sorted(request.destroy)
+    )
+
+
+def hold_names(intent: Intent) -> tuple[str, ...]:
+    """One for each target; the same after a restart."""
+    return tuple(f"mig-{intent.id}-{number}" for number in range(len(targets_of(intent))))
+
+
+def is_published(intent: Intent, card: Card | None) -> bool:
+    """Whether discovery shows the outcome; a card that is gone has none."""
+    if card is None:
+        return True
+    places = {one.placement for one in card.slices}
+    return set(intent.request.create) <= places and not set(intent.request.destroy) & places
+
+
+def stray_holds(names: Iterable[str], intents: Iterable[Intent]) -> tuple[str, ...]:
+    """Holds of ours that belong to no intent: their change was never written down, or has ended."""
+    wanted = {name for intent in intents for name in hold_names(intent)}
+    return tuple(sorted(name for name in names if name.startswith("mig-") and name not in wanted))
+
+
+def outcome_text(change: LayoutChange) -> str:
+    made = ", ".join(f"{place.profile} at {place.start}" for place in change.request.create)
+    if change.state is ChangeState.DONE:
+        return f"made {made}" if made else "done"
+    return f"not made: {change.reason or change.state.value}"
+
+
+def encode(intents: Iterable[Intent]) -> str:
+    entries = [_to_json(intent) for intent in sorted(intents, key=lambda intent: intent.id)]
+    return orjson.dumps({"v": VERSION, "intents": entries}).decode()
+
+
+def decode(text: str) -> tuple[Intent, ...]:
+    """Raise InvalidRequestError if it can't be read."""
+    try:
+        document = orjson.loads(text)
+        if document["v"] != VERSION:
+            raise InvalidRequestError(f"version {document['v']!r} of the intents is not known")
+        return tuple(_from_json(entry) for entry in document["intents"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidRequestError(f"the intents can't be read: {error}") from None
+
+
+def _to_json(intent: Intent) -> dict[str, Any]:
+    request = intent.request
+    sharing = request.sharing
+    return {
+        "id": request.id,
+        "node": intent.node_name,
+        "nodeUID": intent.node_uid,
+        "gpu": request.gpu_uuid,
+        "mig": request.mig_enabled,
+        "destroy": [[place.profile, place.start] for place in request.destroy],
+        "create": [[place.profile, place.start] for place in request.create],
+        "sharing": None
+        if sharing is None
+        else [sharing.mode.value, sharing.thread_percentage, sharing.memory_mib, sharing.time_slice],
+        "pods": list(intent.pods),
+        "began": intent.began,
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> Intent:
+    sharing = entry["sharing"]
+    request = LayoutRequest(
+        id=str(entry["id"]),
+        gpu_uuid=str(entry["gpu"]),
+        mig_enabled=entry["mig"],
+        destroy=tuple(MigPlacement(int(start), str(profile)) for profile, start in entry["destroy"]),
+        create=tuple(MigPlacement(int(start), str(profile)) for profile, start in entry["create"]),
+        sharing=None
+        if sharing is None
+        else Sharing(SharingMode(sharing[0]), int(sharing[1]), int(sharing[2]), int(sharing[3])),
+    )
+    pods = tuple(str(uid) for uid in entry["pods"])
+    return Intent(request, str(entry["node"]), str(entry["nodeUID"]), pods, str(entry["began"]))

@@ -1,0 +1,208 @@
+"""What is cut where, so that as many waiting pods as possible get a slice. Pure.
+
+In this order: a slice that nobody has is left to the scheduler; room on cards that are cut already; cards
+that nobody uses at all; and last, slices that nobody has had for a while are cut anew. A slice that somebody
+has is never in a plan, nor is a card that is closed or that a person has divided.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuloom.model.gpu import SharingMode
+from gpuloom.model.mig import MigPlacement
+from gpuloom.placement.mig_geometry import Geometry, Layout, most_instances, pack, slices_of
+from services.mig_controller.core.cards import Card, Slice
+from services.mig_controller.core.strategy import DEMAND, Strategy, filled
+from services.mig_controller.core.wishes import Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A pod waits `delay_s` before anything is cut for it; a slice is idle for `idle_ttl_s` before it goes.
+
+    `keep_whole`: so many unused cards of the cluster stay whole. `most_changes`: at a time.
+    """
+
+    delay_s: float = 2.0
+    idle_ttl_s: float = 300.0
+    keep_whole: int = 0
+    most_changes: int = 8
+    strategy: Strategy = DEMAND
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A change of one card. `pods` are those for whom it is made."""
+
+    card: Card
+    create: tuple[MigPlacement, ...]
+    destroy: tuple[MigPlacement, ...] = ()
+    pods: tuple[Wish, ...] = ()
+
+    @property
+    def enable(self) -> bool:
+        return not self.card.cut
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`unmet` says why nothing is made for a pod, by its UID."""
+
+    cuts: tuple[Cut, ...] = ()
+    unmet: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(cards: Sequence[Card], wishes: Sequence[Wish], options: Options, now_s: float) -> Plan:
+    """`wishes` are in the order in which they are served."""
+    left = _beside_free(cards, wishes)
+    waiting = [wish for wish in left if now_s - wish.since_s >= options.delay_s]
+    search = _Search(cards, options, now_s)
+    for kind in (search.room, search.whole, search.recut):
+        waiting = kind(waiting)
+    cuts = tuple(search.cuts[: options.most_changes])
+    return Plan(cuts, {wish.pod.uid: _why_not(wish, cards) for wish in waiting})
+
+
+def _beside_free(cards: Sequence[Card], wishes: Sequence[Wish]) -> list[Wish]:
+    """Those for whom there is no slice that nobody has; each slice counts for one."""
+    free = [(card, one.placement) for card in cards if not card.closed for one in card.slices if one.free]
+    left = []
+    for wish in wishes:
+        place = next(
+            (
+                entry
+                for entry in free
+                if entry[1].profile == wish.profile and wish.takes(entry[0].model, entry[0].architecture)
+            ),
+            None,
+        )
+        if place is None:
+            left.append(wish)
+        else:
+            free.remove(place)
+    return left
+
+
+class _Search:
+    """Goes over the cards kind by kind; a card is changed at most once."""
+
+    def __init__(self, cards: Sequence[Card], options: Options, now_s: float) -> None:
+        self._options = options
+        self._now_s = now_s
+        self._cards = [card for card in cards if not card.closed and not card.pinned]
+        self._used: set[str] = set()
+        self._existing = Counter(
+            profile.compute_slices
+            for card in cards
+            for one in card.slices
+            if (profile := card.geometry.profile(one.placement.profile)) is not None
+        )
+        self.cuts: list[Cut] = []
+
+    def room(self, waiting: list[Wish]) -> list[Wish]:
+        """Room on cards that are cut already."""
+        return self._serve(waiting, [card for card in self._cards if card.cut], lambda card: card.layout)
+
+    def whole(self, waiting: list[Wish]) -> list[Wish]:
+        """Cards that nobody uses, and that are not kept whole."""
+        idle = [c for c in self._cards if not c.cut and c.idle and c.sharing is SharingMode.NONE]
+        # Cards of nodes with more idle ones go first, so that a node full of whole cards stays one.
+        idle.sort(key=lambda card: card.key)
+        usable = idle[: max(0, len(idle) - self._options.keep_whole)]
+        return self._serve(waiting, usable, lambda card: Layout(card.geometry))
+
+    def recut(self, waiting: list[Wish]) -> list[Wish]:
+        """Cards with slices that nobody has had for long; only slices in the way go."""
+        cards = [card for card in self._cards if card.cut and any(map(self._expendable, card.slices))]
+        return self._serve(waiting, cards, self._kept)
+
+    def _kept(self, card: Card) -> Layout:
+        kept = tuple(one.placement for one in card.slices if not self._expendable(one))
+        return Layout(card.geometry, kept)
+
+    def _expendable(self, one: Slice) -> bool:
+        since_s = one.idle_since_s
+        return one.free and since_s is not None and self._now_s - since_s >= self._options.idle_ttl_s
+
+    def _serve(
+        self, waiting: list[Wish], cards: list[Card], layout_of: Callable[[Card], Layout]
+    ) -> list[Wish]:
+        """Again and again the card that serves the most, until none serves anybody."""
+        while waiting:
+            options = [
+                found
+                for card in cards
+                if card.uuid not in self._used
+                and (found := _best(card, layout_of(card), waiting)) is not None
+            ]
+            if not options:
+                break
+            best = min(options, key=_preference)
+            self._take(best)
+            served = {wish.pod.uid for wish in best.pods}
+            waiting = [wish for wish in waiting if wish.pod.uid not in served]
+        return waiting
+
+    def _take(self, cut: Cut) -> None:
+        self._used.add(cut.card.uuid)
+        if cut.enable:
+            layout = Layout(cut.card.geometry, cut.create)
+            extra = filled(layout, self._options.strategy, self._existing)
+            cut = Cut(cut.card, cut.create + extra, cut.destroy, cut.pods)
+        for place in cut.create:
+            profile = cut.card.geometry.profile(place.profile)
+            self._existing[0 if profile is None else profile.compute_slices] += 1
+        self.cuts.append(cut)
+
+
+def _best(card: Card, layout: Layout, waiting: Iterable[Wish]) -> Cut | None:
+    """What this card can do for those who wait; None if nothing."""
+    takers: dict[str, list[Wish]] = {}
+    for wish in waiting:
+        if wish.takes(card.model, card.architecture):
+            takers.setdefault(wish.profile, []).append(wish)
+    places = pack(layout, {profile: len(wishes) for profile, wishes in takers.items()}).placements
+    if not places:
+        return None
+    pods = tuple(takers[place.profile].pop(0) for place in places)
+    bits = sum(slices_of(card.geometry, place) for place in places)
+    gone = tuple(
+        one.placement
+        for one in card.slices
+        if one.placement not in layout.placements and bits & slices_of(card.geometry, one.placement)
+    )
+    kept = set(places) & {one.placement for one in card.slices}
+    create = tuple(sorted(set(places) - kept))
+    return Cut(card, create, tuple(p for p in gone if p not in kept), pods) if create else None
+
+
+def _preference(cut: Cut) -> tuple[int, int, int, tuple[str, int]]:
+    """The most memory served, then the fewest slices that go, then the card that can do least else.
+
+    What a card can do is counted by memory: for every profile how many instances of it still fit.
+    """
+    geometry = cut.card.geometry
+    served = sum(slices_of(geometry, place).bit_count() for place in cut.create)
+    going = sum(slices_of(geometry, place) for place in cut.destroy)
+    before = cut.card.layout.taken & ~going
+    after = before | sum(slices_of(geometry, place) for place in cut.create)
+    return -served, len(cut.destroy), _room(geometry, before) - _room(geometry, after), cut.card.key
+
+
+def _room(geometry: Geometry, taken: int) -> int:
+    return sum(p.memory_slices * most_instances(geometry, p, taken) for p in geometry.profiles)
+
+
+def _why_not(wish: Wish, cards: Sequence[Card]) -> str:
+    able = [
+        card
+        for card in cards
+        if wish.takes(card.model, card.architecture) and card.geometry.profile(wish.profile) is not None
+    ]
+    if not able:
+        return f"no GPU of a gpuloom node can be cut into {wish.profile}"
+    closed = Counter(card.closed for card in able if card.closed)
+    if len(able) == sum(closed.values()):
+        return f"no GPU for {wish.profile} can be changed now: {closed.most_common(1)[0][0]}"
+    return f"no room for {wish.profile}: {len(able)} GPUs could have it, and all of it is in use"

@@ -1,0 +1,259 @@
+"""Carries out changes: hold, write down, ask the agent, see it published, release, strike out.
+
+At every point the controller, the agent or the extender may die: what is written down is gone on with, and
+what is not was never begun. It never decides what to change.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, NotFoundError
+from gpuloom.model.claims import HoldTarget
+from gpuloom.model.layout import ChangeState
+from gpuloom.runtime.clock import Clock
+from services.mig_controller.core.cards import Card
+from services.mig_controller.core.intents import (
+    Intent,
+    hold_names,
+    is_published,
+    outcome_text,
+    stray_holds,
+    targets_of,
+)
+from services.mig_controller.metrics import MigMetrics
+from services.mig_controller.ports import Agents, Holds, IntentStore, Reach
+
+_log = logging.getLogger(__name__)
+
+FAILPOINTS = (
+    "mig-after-hold",
+    "mig-after-intent",
+    "mig-after-agent",
+    "mig-before-release",
+    "mig-after-release",
+)
+
+_UNDER_WAY = "a change of its layout is under way"
+_AVOID_FIRST_S = 30.0
+_AVOID_MOST_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOptions:
+    hold_ttl_s: int = 120
+    timeout_s: float = 600.0
+    """A change whose agent does not say what became of it is given up after this; the agent's own journal
+    brings its GPU to an end."""
+
+
+@dataclass(slots=True)
+class _Open:
+    intent: Intent
+    since_s: float
+    renewed_s: float
+    ended: ChangeState | None = None
+    note: str = "the agent has not answered yet"
+
+
+@dataclass(frozen=True, slots=True)
+class _Avoided:
+    until_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionParts:
+    holds: Holds
+    agents: Agents
+    store: IntentStore
+    clock: Clock
+    metrics: MigMetrics
+    reach: Reach
+
+
+class Transactions:
+    """For one term of leadership."""
+
+    def __init__(self, parts: TransactionParts, options: TransactionOptions | None = None) -> None:
+        self._parts = parts
+        self._options = options or TransactionOptions()
+        self._open: dict[str, _Open] = {}
+        self._avoided: dict[str, _Avoided] = {}
+        self._wait_s: dict[str, float] = {}
+        """How long a card is left alone after its next failure."""
+        self._writing = asyncio.Lock()
+
+    async def take_over(self) -> None:
+        """Know what was under way, and let go of what belongs to nothing. Raise UnavailableError."""
+        now_s = self._parts.clock.monotonic()
+        for intent in await self._parts.store.load():
+            self._open[intent.id] = _Open(intent, now_s, now_s - self._options.hold_ttl_s)
+        intents = tuple(entry.intent for entry in self._open.values())
+        for name in stray_holds(await self._parts.holds.list_own(), intents):
+            await self._parts.holds.release(name)
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        """Cards with a change under way, or that are left alone for a while after one that failed."""
+        self._forget_avoided()
+        return (
+            frozenset(entry.intent.request.gpu_uuid for entry in self._open.values()) | self._avoided.keys()
+        )
+
+    @property
+    def intents(self) -> tuple[Intent, ...]:
+        return tuple(entry.intent for _, entry in sorted(self._open.items()))
+
+    def note_of(self, gpu_uuid: str) -> str:
+        """What is being done to this card, or why it is left alone; empty if nothing."""
+        for entry in self._open.values():
+            if entry.intent.request.gpu_uuid == gpu_uuid:
+                return entry.note
+        avoided = self._avoided.get(gpu_uuid)
+        return "" if avoided is None else f"left alone for a while: {avoided.reason}"
+
+    async def begin(self, intent: Intent, reason: str) -> bool:
+        """Hold, then write down. False if somebody has it by now, or holds can't be taken."""
+        taken: list[str] = []
+        try:
+            for name, target in zip(hold_names(intent), targets_of(intent), strict=True):
+                await self._parts.holds.take(name, target, reason, self._options.hold_ttl_s)
+                taken.append(name)
+            await self._parts.reach("mig-after-hold")
+            now_s = self._parts.clock.monotonic()
+            self._open[intent.id] = _Open(intent, now_s, now_s)
+            await self._write()
+        except GpuloomError as error:
+            self._open.pop(intent.id, None)
+            await self._release(taken)
+            self._avoid(intent.request.gpu_uuid, str(error))
+            self._parts.metrics.count("not-begun")
+            _log.info("a change was not begun", extra={**_fields(intent), "reason": str(error)})
+            return False
+        await self._parts.reach("mig-after-intent")
+        _log.info("a change is begun", extra=_fields(intent))
+        return True
+
+    async def settle(self, cards: Mapping[str, Card], known_nodes: Callable[[str], bool]) -> None:
+        """Ask after every change; end those that have ended and are published."""
+        waiting = list(self._open.values())
+        await asyncio.gather(*(self._settle(entry, cards, known_nodes) for entry in waiting))
+
+    async def _settle(
+        self, entry: _Open, cards: Mapping[str, Card], known_nodes: Callable[[str], bool]
+    ) -> None:
+        intent = entry.intent
+        await self._renew(entry)
+        if entry.ended is None:
+            await self._ask(entry, known_nodes)
+        card = cards.get(intent.request.gpu_uuid)
+        expired = self._parts.clock.monotonic() - entry.since_s > self._options.timeout_s
+        if entry.ended is ChangeState.DONE and not is_published(intent, card) and not expired:
+            entry.note = "made; not shown by discovery yet"
+            return
+        if entry.ended is None and expired:
+            entry.ended, entry.note = ChangeState.UNKNOWN, "the agent did not say what became of it"
+        if entry.ended is not None:
+            await self._end(entry)
+
+    async def _ask(self, entry: _Open, known_nodes: Callable[[str], bool]) -> None:
+        intent = entry.intent
+        try:
+            change = await self._parts.agents.change(intent.node_uid, intent.request)
+        except (ConflictError, InvalidRequestError) as error:
+            entry.ended, entry.note = ChangeState.ROLLED_BACK, f"the agent refuses: {error}"
+            return
+        except NotFoundError as error:
+            if not known_nodes(intent.node_uid):
+                entry.ended, entry.note = ChangeState.ROLLED_BACK, "its node is gone"
+            else:
+                entry.note = str(error)
+            return
+        except GpuloomError as error:
+            entry.note = f"the agent can't be asked: {error}"
+            return
+        await self._parts.reach("mig-after-agent")
+        entry.note = outcome_text(change) if change.state.ended else f"its agent is at it ({change.state})"
+        if change.state.ended:
+            entry.ended = change.state
+
+    async def _end(self, entry: _Open) -> None:
+        intent, ended = entry.intent, entry.ended or ChangeState.UNKNOWN
+        await self._parts.reach("mig-before-release")
+        try:
+            for name in hold_names(intent):
+                await self._parts.holds.release(name)
+            await self._parts.reach("mig-after-release")
+            self._open.pop(intent.id, None)
+            await self._write()
+        except GpuloomError as error:
+            # Still open: the next round tries again.
+            self._open[intent.id] = entry
+            _log.warning("a change can't be closed yet", extra={**_fields(intent), "reason": str(error)})
+            return
+        self._parts.metrics.count(ended.value)
+        _log.info("a change has ended", extra={**_fields(intent), "state": ended.value, "note": entry.note})
+        if ended is ChangeState.DONE:
+            self._wait_s.pop(intent.request.gpu_uuid, None)
+        else:
+            self._avoid(intent.request.gpu_uuid, entry.note)
+
+    async def _renew(self, entry: _Open) -> None:
+        now_s = self._parts.clock.monotonic()
+        if now_s - entry.renewed_s < self._options.hold_ttl_s / 3:
+            return
+        intent = entry.intent
+        for name, target in zip(hold_names(intent), targets_of(intent), strict=True):
+            try:
+                await self._parts.holds.renew(name, self._options.hold_ttl_s)
+            except NotFoundError:
+                await self._take_again(name, target)
+            except GpuloomError as error:
+                _log.warning("a hold can't be renewed", extra={"hold": name, "reason": str(error)})
+                return
+        entry.renewed_s = now_s
+
+    async def _take_again(self, name: str, target: HoldTarget) -> None:
+        """It ran out while nobody led. The agent refuses what somebody uses by now, so going on is safe."""
+        try:
+            await self._parts.holds.take(name, target, _UNDER_WAY, self._options.hold_ttl_s)
+        except GpuloomError as error:
+            _log.warning("a hold can't be taken again", extra={"hold": name, "reason": str(error)})
+
+    async def _release(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                await self._parts.holds.release(name)
+            except GpuloomError as error:
+                # It runs out by itself, and whoever leads next lets go of it.
+                _log.warning("a hold can't be released", extra={"hold": name, "reason": str(error)})
+
+    async def _write(self) -> None:
+        async with self._writing:
+            await self._parts.store.save(self.intents)
+
+    def _avoid(self, gpu_uuid: str, reason: str) -> None:
+        wait_s = self._wait_s.get(gpu_uuid, _AVOID_FIRST_S)
+        self._wait_s[gpu_uuid] = min(_AVOID_MOST_S, 2 * wait_s)
+        self._avoided[gpu_uuid] = _Avoided(self._parts.clock.monotonic() + wait_s, reason)
+
+    def _forget_avoided(self) -> None:
+        now_s = self._parts.clock.monotonic()
+        self._avoided = {u: a for u, a in self._avoided.items() if now_s < a.until_s}
+
+
+def new_change_id() -> str:
+    return secrets.token_hex(6)
+
+
+def _fields(intent: Intent) -> dict[str, object]:
+    return {
+        "change": intent.id,
+        "node": intent.node_name,
+        "gpu": intent.request.gpu_uuid,
+        "create": len(intent.request.create),
+        "destroy": len(intent.request.destroy),
+    }

@@ -1,0 +1,1 @@
+"""How the node's GPUs are cut and shared, and changes of that which survive a crash."""

@@ -1,0 +1,1 @@
+"""What makes a window, and how it is written; pure."""

@@ -1,0 +1,1 @@
+"""Judges workloads by what they used: class, need, placement hint, waste, recommendation."""

@@ -1,0 +1,1 @@
+"""How the optimizer reaches Kubernetes, its database, prices and the process that trains."""

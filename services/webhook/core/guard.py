@@ -1,0 +1,31 @@
+"""Who may write what on pods, where the API server has no ValidatingAdmissionPolicy (before 1.30).
+
+The same rule as the shipped policy: only the extender writes allocations. It fails closed, for these alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuloom.names import ANNOTATION_ALLOCATION, ANNOTATION_EPOCH, ANNOTATION_VISIBLE_DEVICES
+from services.webhook.core.reviews import Review
+
+GUARDED = (ANNOTATION_ALLOCATION, ANNOTATION_VISIBLE_DEVICES, ANNOTATION_EPOCH)
+
+
+def refusal(review: Review, writers: frozenset[str]) -> str | None:
+    """Why this write must not be; None if it may."""
+    if review.user in writers:
+        return None
+    before, after = _annotations(review.old), _annotations(review.object)
+    for name in GUARDED:
+        if before.get(name) != after.get(name):
+            return (
+                f"only GPULoom's scheduler extender writes {name}; leave it out, and the pod gets its GPUs "
+                "when it is scheduled"
+            )
+    return None
+
+
+def _annotations(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = (obj.get("metadata") or {}).get("annotations")
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,241 @@
+"""What becomes of a GPU pod at admission: whether it may share a GPU, as what, and what it needs for that.
+
+Every rewrite is the same when it is made twice. A pod's own word wins over its namespace's, and that over the
+cluster's default. Where anything is in doubt the pod stays as it is.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gpuloom.catalog import load_catalog
+from gpuloom.codec.environment import VARIABLE, sees_only_its_allocation
+from gpuloom.names import (
+    ANNOTATION_MIG_PROFILE,
+    ANNOTATION_VISIBLE_DEVICES,
+    LABEL_SHARING,
+    LABEL_SHARING_MODE,
+    RESOURCE_GPU_MEMORY_MIB,
+    RESOURCE_GPU_MILLI,
+    RESOURCE_NVIDIA_GPU,
+    RESOURCE_NVIDIA_MIG_PREFIX,
+)
+
+LABEL_SHARING_ENABLED = "gpu-autoscaler.io/sharing-enabled"
+KEY_OPTIMIZE = "gpu-autoscaler.io/optimize"
+KEY_OPTIMIZED = "gpu-autoscaler.io/optimized"
+KEY_MIG_PROFILE = "gpu-autoscaler.io/mig-profile"
+ANNOTATION_ENFORCEMENT = "gpuloom.dev/enforcement"
+RUNTIME_CLASS = "nvidia"
+DEFAULT_SCHEDULER = "default-scheduler"
+SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+
+_OURS = (RESOURCE_GPU_MILLI, RESOURCE_GPU_MEMORY_MIB)
+
+Json = dict[str, Any]
+
+
+class SharingMode(StrEnum):
+    MIG = "mig"
+    MPS = "mps"
+    TIMESLICING = "timeslicing"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a workload like this pod needs, by its history: a MIG profile, or a share of one GPU."""
+
+    utilization: float
+    """0 to 1, the most that it usually uses."""
+    mig_profile: str | None = None
+    milli: int | None = None
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What GPULoom's own nodes of this cluster can give. `by_environment`: all deliver so."""
+
+    shares: bool = False
+    mig_profiles: frozenset[str] = frozenset()
+    by_environment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodPolicy:
+    """Settings. `share_by_default`: also where neither pod nor namespace asks for it."""
+
+    share_by_default: bool = False
+    exempt_namespaces: frozenset[str] = SYSTEM_NAMESPACES
+    scheduler_name: str | None = None
+    wasteful_below: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is known beside the pod. `sharing_mode` and `share_milli`: what a policy says for it."""
+
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    offers: Offers = field(default_factory=Offers)
+    advice: Advice | None = None
+    sharing_mode: SharingMode | None = None
+    share_milli: int | None = None
+
+
+def is_gpu_pod(pod: Mapping[str, Any]) -> bool:
+    return any(_is_gpu(name) for container in _containers(pod) for name in _limits(container))
+
+
+def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> tuple[Json, list[str]]:
+    """The pod as it should be stored, and what its user is told. The pod itself if nothing changes."""
+    if namespace in policy.exempt_namespaces or not is_gpu_pod(pod):
+        return pod, []
+    changed = copy.deepcopy(pod)
+    told: list[str] = []
+    _set_scheduler(changed, policy)
+    if around.namespace_labels.get(LABEL_SHARING_ENABLED) != "false":
+        told = _share(changed, policy, around)
+    if around.offers.by_environment:
+        _deliver_by_environment(changed)
+    return (changed, told) if changed != pod else (pod, told)
+
+
+def _set_scheduler(pod: Json, policy: PodPolicy) -> None:
+    spec = pod["spec"]
+    if policy.scheduler_name and spec.get("schedulerName", DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER:
+        spec["schedulerName"] = policy.scheduler_name
+
+
+def _share(pod: Json, policy: PodPolicy, around: Surroundings) -> list[str]:
+    word = _word(pod, LABEL_SHARING)
+    if word == "disabled" or _word(pod, KEY_OPTIMIZE) == "false":
+        return []
+    asked = word == "enabled" or _word(pod, LABEL_SHARING_MODE) or _word(pod, KEY_MIG_PROFILE)
+    in_namespace = around.namespace_labels.get(LABEL_SHARING_ENABLED) == "true"
+    if not (asked or in_namespace or policy.share_by_default):
+        return []
+    container = _sole_whole_gpu(pod)
+    if container is None:
+        return []
+    mode = _mode(pod) or around.sharing_mode
+    advised = _by_advice(around, policy)
+    profile = _word(pod, KEY_MIG_PROFILE) or (advised.mig_profile if advised else None)
+    if mode is SharingMode.MIG or (mode is None and profile):
+        return _give_slice(pod, container, profile, around)
+    return _give_share(pod, container, mode, advised, around)
+
+
+def _by_advice(around: Surroundings, policy: PodPolicy) -> Advice | None:
+    advice = around.advice
+    return advice if advice is not None and advice.utilization < policy.wasteful_below else None
+
+
+def _give_slice(pod: Json, container: Json, profile: str | None, around: Surroundings) -> list[str]:
+    if profile is None:
+        return ["no MIG profile is known to fit this pod; name one in gpu-autoscaler.io/mig-profile"]
+    if profile not in around.offers.mig_profiles:
+        offered = ", ".join(sorted(around.offers.mig_profiles)) or "none"
+        return [f"no GPU here can be cut into {profile}; offered: {offered}; the pod stays as it is"]
+    milli = max(load_catalog().mig_milli(profile), default=0)
+    if not milli:
+        return [f"MIG profile {profile} is not known; the pod stays as it is"]
+    _replace_gpu(container, {RESOURCE_GPU_MILLI: str(milli)})
+    _annotate(pod, {ANNOTATION_MIG_PROFILE: profile})
+    _mark_optimized(pod)
+    return [f"one GPU became a slice {profile}, because sharing is on here"]
+
+
+def _give_share(
+    pod: Json, container: Json, mode: SharingMode | None, advised: Advice | None, around: Surroundings
+) -> list[str]:
+    milli = around.share_milli or (advised.milli if advised else None)
+    if milli is None or not around.offers.shares or not 0 < milli < 1000:
+        return []
+    resources = {RESOURCE_GPU_MILLI: str(milli)}
+    if advised is not None and advised.memory_mib:
+        resources[RESOURCE_GPU_MEMORY_MIB] = str(advised.memory_mib)
+    _replace_gpu(container, resources)
+    _annotate(pod, {ANNOTATION_ENFORCEMENT: "none" if mode is SharingMode.TIMESLICING else "mps"})
+    _mark_optimized(pod)
+    return [f"one GPU became {milli} thousandths of one, because sharing is on here"]
+
+
+def _sole_whole_gpu(pod: Json) -> Json | None:
+    """The container of a pod that asks for exactly one whole GPU of NVIDIA's plugin, and for nothing else."""
+    asking = [one for one in _containers(pod) if any(_is_gpu(name) for name in _limits(one))]
+    if len(asking) != 1:
+        return None
+    devices = {name: str(amount) for name, amount in _limits(asking[0]).items() if _is_gpu(name)}
+    in_init = any(_is_gpu(name) for one in _containers(pod, "initContainers") for name in _limits(one))
+    return asking[0] if devices == {RESOURCE_NVIDIA_GPU: "1"} and not in_init else None
+
+
+def _replace_gpu(container: Json, resources: Mapping[str, str]) -> None:
+    held = container["resources"]
+    for kind in ("limits", "requests"):
+        if isinstance(held.get(kind), dict):
+            held[kind].pop(RESOURCE_NVIDIA_GPU, None)
+    held["limits"].update(resources)
+
+
+def _deliver_by_environment(pod: Json) -> None:
+    """What a pod of ours needs on nodes without NRI: NVIDIA's runtime, and its own GPUs by their names."""
+    asking = [one for one in _containers(pod) if any(name in _limits(one) for name in _OURS)]
+    if len(asking) != 1 or sees_only_its_allocation(pod, asking[0]["name"]):
+        return
+    pod["spec"].setdefault("runtimeClassName", RUNTIME_CLASS)
+    for kind in ("initContainers", "containers"):
+        for container in _containers(pod, kind):
+            env = [one for one in container.get("env") or [] if one.get("name") != VARIABLE]
+            container["env"] = [*env, _visible(container is asking[0])]
+
+
+def _visible(is_asking: bool) -> Json:
+    if not is_asking:
+        return {"name": VARIABLE, "value": "void"}
+    path = f"metadata.annotations['{ANNOTATION_VISIBLE_DEVICES}']"
+    return {"name": VARIABLE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _mode(pod: Json) -> SharingMode | None:
+    word = _word(pod, LABEL_SHARING_MODE)
+    return SharingMode(word) if word in set(SharingMode) else None
+
+
+def _word(pod: Json, key: str) -> str | None:
+    """Of a label or an annotation: users write these in either place."""
+    metadata = pod.get("metadata") or {}
+    for place in ("labels", "annotations"):
+        found = (metadata.get(place) or {}).get(key)
+        if found is not None:
+            return str(found)
+    return None
+
+
+def _mark_optimized(pod: Json) -> None:
+    metadata = pod.setdefault("metadata", {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), KEY_OPTIMIZED: "true"}
+
+
+def _annotate(pod: Json, annotations: Mapping[str, str]) -> None:
+    metadata = pod.setdefault("metadata", {})
+    # The user's own word wins.
+    metadata["annotations"] = {**annotations, **(metadata.get("annotations") or {})}
+
+
+def _containers(pod: Mapping[str, Any], kind: str = "containers") -> list[Json]:
+    spec = pod.get("spec")
+    found = spec.get(kind) if isinstance(spec, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    resources = container.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    return limits if isinstance(limits, dict) else {}
+
+
+def _is_gpu(name: str) -> bool:
+    return name == RESOURCE_NVIDIA_GPU or name in _OURS or name.startswith(RESOURCE_NVIDIA_MIG_PREFIX)

@@ -1,0 +1,23 @@
+"""What the webhook needs from outside. All of it is in memory: admission waits for nobody."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from services.webhook.core.pods import Advice, Surroundings
+
+
+class Advisor(Protocol):
+    async def advice(self, pod: Mapping[str, Any], namespace: str, *, timeout_s: float) -> Advice | None:
+        """What pods like this one need; None if nobody knows, or not in time. Never raises."""
+
+
+class Cluster(Protocol):
+    def surroundings(self, pod: Mapping[str, Any], namespace: str, advice: Advice | None) -> Surroundings:
+        """As last observed; empty where nothing is known yet."""
+
+
+class NoAdvisor:
+    """Where no optimizer is configured."""
+
+    async def advice(self, pod: Mapping[str, Any], namespace: str, *, timeout_s: float) -> Advice | None:
+        return None

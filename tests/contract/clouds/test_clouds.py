@@ -1,0 +1,208 @@
+"""One suite for every cloud: the same orders, the same outcome, whatever its API looks like."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from gpuloom.model.policies import CapacityType
+from services.autoscaler.clouds.aws import AwsCloud, AwsSettings
+from services.autoscaler.clouds.aws_reading import failures_of
+from services.autoscaler.core.machines import FailureKind, Instance, InstanceState
+from services.autoscaler.ports import CloudError
+from tests.contract.clouds.arrangements import ARRANGEMENTS, CLOCK, POOL, Arrangement
+from tests.contract.clouds.emulator import Machine
+
+
+@pytest.fixture
+def aws_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+
+@pytest.fixture(params=sorted(ARRANGEMENTS))
+async def arranged(
+    request: pytest.FixtureRequest, tmp_path: Path, aws_keys: None
+) -> AsyncIterator[Arrangement]:
+    async with ARRANGEMENTS[request.param](tmp_path) as arrangement:
+        yield arrangement
+
+
+async def instances(arranged: Arrangement) -> list[Instance]:
+    arranged.settle()
+    view = await arranged.cloud.observe()
+    return [one for one in view.instances if one.state is not InstanceState.ENDING]
+
+
+async def test_an_order_brings_one_machine_that_tells_what_it_is(arranged: Arrangement) -> None:
+    await arranged.cloud.request(arranged.order("claim-1", 1))
+
+    (machine,) = await instances(arranged)
+
+    assert machine.pool == POOL
+    assert machine.group == arranged.group
+    assert machine.instance_type == arranged.instance_type
+    assert machine.capacity_type is CapacityType.SPOT
+    assert machine.zone
+    assert machine.instance_id.rsplit("/", 1)[-1] in machine.provider_id
+
+
+async def test_a_repeated_order_buys_nothing_twice(arranged: Arrangement) -> None:
+    for _ in range(3):
+        await arranged.cloud.request(arranged.order("claim-1", 1))
+    first = await instances(arranged)
+    await arranged.cloud.request(arranged.order("claim-1", 1))
+
+    assert await instances(arranged) == first
+    assert len(first) == 1
+
+
+async def test_a_late_order_of_a_smaller_size_takes_nothing_away(arranged: Arrangement) -> None:
+    await arranged.cloud.request(arranged.order("claim-1", 1))
+    await arranged.cloud.request(arranged.order("claim-2", 2))
+    await arranged.cloud.request(arranged.order("claim-1", 1))
+
+    assert len(await instances(arranged)) == 2
+
+
+async def test_exactly_the_named_machine_ends_and_stays_away(arranged: Arrangement) -> None:
+    await arranged.cloud.request(arranged.order("claim-1", 1))
+    await arranged.cloud.request(arranged.order("claim-2", 2))
+    stays, goes = await instances(arranged)
+
+    await arranged.cloud.terminate(goes)
+    await arranged.cloud.terminate(goes)
+    left = await instances(arranged)
+    await arranged.cloud.terminate(goes)
+
+    assert [one.instance_id for one in left] == [stays.instance_id]
+    assert [one.instance_id for one in await instances(arranged)] == [stays.instance_id]
+
+
+async def test_what_is_cancelled_never_costs_a_machine_that_is_there(arranged: Arrangement) -> None:
+    await arranged.cloud.request(arranged.order("claim-1", 1))
+    await arranged.cloud.request(arranged.order("claim-2", 2))
+    before = await instances(arranged)
+
+    await arranged.cloud.cancel(arranged.group, 0)
+
+    assert await instances(arranged) == before
+
+
+async def refused(arranged: Arrangement, size: int = 1) -> CloudError:
+    with pytest.raises(CloudError) as raised:
+        await arranged.cloud.request(arranged.order("claim-1", size))
+    return raised.value
+
+
+async def test_a_simulated_refusal_keeps_its_class(tmp_path: Path) -> None:
+    async with ARRANGEMENTS["simulated"](tmp_path) as arranged:
+        for code, kind in (
+            ("InsufficientInstanceCapacity", FailureKind.CAPACITY),
+            ("InstanceLimitExceeded", FailureKind.QUOTA),
+            ("RequestLimitExceeded", FailureKind.THROTTLED),
+            ("InternalError", FailureKind.UNKNOWN),
+        ):
+            arranged.hands.faults.fail_next(code)
+            assert (await refused(arranged)).kind is kind
+
+
+async def test_a_lost_answer_is_unknown_and_the_next_order_finds_its_machine(tmp_path: Path) -> None:
+    async with ARRANGEMENTS["simulated"](tmp_path) as arranged:
+        arranged.hands.faults.lose_next_answers()
+
+        assert (await refused(arranged)).kind is FailureKind.UNKNOWN
+        machine = await arranged.cloud.request(arranged.order("claim-1", 1))
+
+        assert [machine] == list((await arranged.cloud.observe()).instances)
+
+
+async def test_gcp_tells_stockouts_by_machine_and_warns_of_the_groups_own_autoscaler(tmp_path: Path) -> None:
+    async with ARRANGEMENTS["gcp"](tmp_path) as arranged:
+        emulator = arranged.hands
+        await arranged.cloud.request(arranged.order("claim-1", 1))
+        emulator.machines, emulator.out_of_capacity = [Machine(7)], True
+        emulator.autoscaler = "https://www.googleapis.com/an-autoscaler"
+
+        view = await arranged.cloud.observe()
+
+    assert [(one.kind, one.instance_id) for one in view.failures] == [
+        (FailureKind.CAPACITY, f"{arranged.group}-7")
+    ]
+    assert "stop-autoscaling" in view.groups[0].notes[0]
+    assert view.groups[0].zones == ("us-central1-a",)
+
+
+async def test_gcp_and_azure_refusals_keep_their_class(tmp_path: Path) -> None:
+    quota = {"error": {"code": 403, "message": "Quota exceeded", "errors": [{"reason": "quotaExceeded"}]}}
+    async with ARRANGEMENTS["gcp"](tmp_path) as arranged:
+        arranged.hands.errors = [(403, quota)]
+        assert (await refused(arranged)).kind is FailureKind.QUOTA
+        arranged.hands.failed_operation = {"code": "QUOTA_EXCEEDED", "message": "GPUS_ALL_REGIONS"}
+        assert (await refused(arranged, 2)).kind is FailureKind.QUOTA
+    cores = {"error": {"code": "OperationNotAllowed", "message": "exceeding approved cores quota"}}
+    gone = {"error": {"code": "AllocationFailed", "message": "no capacity"}}
+    async with ARRANGEMENTS["azure"](tmp_path) as arranged:
+        arranged.hands.errors = [(409, cores), (409, gone)]
+        assert (await refused(arranged)).kind is FailureKind.QUOTA
+        assert (await refused(arranged)).kind is FailureKind.CAPACITY
+
+
+async def test_f23_aws_never_asks_beyond_the_groups_limit_and_tells_of_missing_protection(
+    tmp_path: Path, aws_keys: None
+) -> None:
+    """AWS refuses that as a mistake of the caller, and moto grants it."""
+    async with ARRANGEMENTS["aws"](tmp_path) as arranged:
+        assert (await refused(arranged, 6)).kind is FailureKind.QUOTA
+        assert not await instances(arranged)
+        view = await arranged.cloud.observe()
+
+    assert any("scale-in" in note for note in view.groups[0].notes)
+
+
+async def test_a_group_that_is_not_there_is_a_mistake_of_the_settings(tmp_path: Path, aws_keys: None) -> None:
+    async with ARRANGEMENTS["aws"](tmp_path) as arranged:
+        cloud = AwsCloud(AwsSettings("us-west-2", {POOL: "gpu-spot-agd"}, arranged.hands), CLOCK)
+        with pytest.raises(CloudError, match="gpu-spot-agd") as raised:
+            await cloud.observe()
+
+    assert raised.value.kind is FailureKind.CONFIGURATION
+
+
+def test_aws_activities_tell_why_a_launch_failed() -> None:
+    """F5, F7: moto shows no activities, so these are AWS's own words."""
+    told = [
+        ("We currently do not have sufficient p4d.24xlarge capacity in zones with support", "capacity"),
+        ("Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill", "capacity"),
+        ("Could not launch Spot Instances. MaxSpotInstanceCountExceeded - Max spot count", "quota"),
+        ("You have requested more vCPU capacity than your current vCPU limit of 64 allows", "quota"),
+        ("The image id '[ami-0]' does not exist. Launching EC2 instance failed.", "configuration"),
+    ]
+    activities = [
+        {"StatusCode": "Failed", "Description": "Launching a new EC2 instance", "StatusMessage": text}
+        for text, _ in told
+    ]
+    ending = {"StatusCode": "Failed", "Description": "Terminating EC2 instance: i-1", "StatusMessage": "no"}
+
+    failures = failures_of([*activities, ending], "asg")
+
+    assert [one.kind.value for one in failures] == [kind for _, kind in told]
+
+
+async def test_aws_without_the_sixth_permission_goes_on_and_says_so(
+    tmp_path: Path, aws_keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ARRANGEMENTS["aws"](tmp_path) as arranged:
+        cloud = arranged.cloud
+        assert isinstance(cloud, AwsCloud)
+
+        def forbidden(**options: object) -> None:
+            raise ClientError({"Error": {"Code": "AccessDenied"}}, "DescribeScalingActivities")
+
+        monkeypatch.setattr(cloud._scaling, "describe_scaling_activities", forbidden)
+        await cloud.request(arranged.order("claim-1", 1))
+        view, again = await cloud.observe(), await cloud.observe()
+
+    assert len(view.instances) == 1
+    assert any("DescribeScalingActivities" in note for note in again.groups[0].notes)

@@ -1,0 +1,282 @@
+"""What the engine counts on, on SQLite and on PostgreSQL."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text
+
+from gpuloom.errors import NotReadyError
+from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.node import PodRef
+from gpuloom.model.usage import DeviceUsage, UsageBatch, UsageCursor, UsageWindow
+from gpuloom.store.database import Database
+from services.cost_engine.core.attribution import bill_of
+from services.cost_engine.core.grouping import Amounts, grouped, total
+from services.cost_engine.core.intervals import (
+    DAY_NS,
+    HOUR_NS,
+    UNITS_PER_GPU,
+    Claim,
+    NodeInterval,
+    NodeTraits,
+    PodIdentity,
+    PodInterval,
+)
+from services.cost_engine.core.prices import Price, PriceBook, Source
+from services.cost_engine.core.tracking import NodeChange, PodChange
+from services.cost_engine.store import timescale
+from services.cost_engine.store.costs import Window
+from services.cost_engine.store.store import MIGRATIONS, CostStore, FactChanges
+
+MINUTE_NS = 60_000_000_000
+START_NS = 20_000 * DAY_NS
+PRICE = Price("aws", "", "", "g4dn.xlarge", "on-demand", 526_000_001, 0, None, Source.CUSTOM)
+HOSTILE = """'; DROP TABLE pod; -- " \\ \t 中文 🎉 %s :name {}"""
+
+
+def a_node(uid: str = "n1", start_ns: int = START_NS, end_ns: int | None = None) -> NodeChange:
+    traits = NodeTraits(f"node-{uid}", 1, provider="aws", instance_type="g4dn.xlarge", pool="gpu")
+    span = (start_ns, START_NS + 4 * HOUR_NS if end_ns is None else end_ns)
+    return NodeChange(NodeInterval(uid, start_ns, end_ns, traits), span)
+
+
+def a_pod(uid: str, milli: int = 250, *, node: str = "n1", labels: dict[str, str] | None = None) -> PodChange:
+    claim = Claim(milli * UNITS_PER_GPU // 1000, 1, "share")
+    interval = PodInterval(uid, node, START_NS, START_NS + 3 * HOUR_NS, claim)
+    return PodChange(
+        interval, PodIdentity(uid, f"ns-{uid[-1]}", uid, labels or {}), (START_NS, START_NS + 3 * HOUR_NS)
+    )
+
+
+def windows(first: int, count: int, pods: tuple[str, ...] = ("p1",), used: float = 0.1) -> list[UsageWindow]:
+    found = []
+    for number in range(first, first + count):
+        start = datetime.fromtimestamp((START_NS + (number - 1) * MINUTE_NS) / 1e9, UTC)
+        devices = tuple(
+            DeviceUsage(
+                DeviceRef("GPU-1"),
+                PodRef("ns", uid, uid),
+                milli=250,
+                held_ns=MINUTE_NS,
+                measured_ns=MINUTE_NS,
+                used_ns=int(MINUTE_NS * used),
+            )
+            for uid in pods
+        )
+        found.append(UsageWindow(number, "n1", start, MINUTE_NS, devices))
+    return found
+
+
+def a_batch(listed: list[UsageWindow], spool: str = "s1") -> UsageBatch:
+    return UsageBatch(UsageCursor("n1", spool, listed[-1].sequence), "node-n1", tuple(listed))
+
+
+async def totals(store: CostStore, group_by: tuple[str, ...] = ()) -> dict[tuple[str, ...], Amounts]:
+    facts = await store.facts(
+        Window(START_NS, START_NS + DAY_NS), frozenset({"owner", "namespace", "node", "pool"})
+    )
+    return {row.group: row.amounts for row in grouped(facts, group_by)}
+
+
+NOW_NS = START_NS + 4 * HOUR_NS
+
+
+def bill(book: PriceBook) -> int:
+    return bill_of(a_node().interval, START_NS, NOW_NS, book)
+
+
+async def prepared(store: CostStore) -> PriceBook:
+    await store.replace_prices(Source.CUSTOM, [PRICE], NOW_NS)
+    pods = [a_pod("p1"), a_pod("p2", 500), a_pod("p3", labels={"team": HOSTILE, "gpu-project": "x"})]
+    await store.save_facts(FactChanges([a_node()], pods), NOW_NS)
+    return await store.book()
+
+
+async def test_costs_add_up_to_the_bill_and_used_is_what_was_measured(store: CostStore) -> None:
+    book = await prepared(store)
+    await store.ingest([a_batch(windows(1, 180))], NOW_NS)
+
+    await store.compute(book, NOW_NS)
+
+    found = await totals(store, ("pod",))
+    assert sum(amounts.cost for amounts in found.values()) == bill_of(
+        a_node().interval, START_NS, NOW_NS, book
+    )
+    used = found["ns-1/p1",]
+    assert used.used == pytest.approx(used.cost * 0.4, abs=3)
+    assert (used.unknown, found["ns-2/p2",].unknown) == (0, found["ns-2/p2",].cost)
+
+
+async def test_a_replay_twice_is_once_whatever_part_of_it_comes_again(store: CostStore) -> None:
+    book = await prepared(store)
+    await store.ingest([a_batch(windows(1, 60))], NOW_NS)
+    await store.compute(book, NOW_NS)
+    once = await totals(store, ("pod",))
+
+    await store.ingest([a_batch(windows(1, 60))], NOW_NS)
+    await store.ingest([a_batch(windows(30, 31))], NOW_NS)
+    # The same windows under another spool's name: an agent whose cursor was lost.
+    await store.ingest([a_batch(windows(1, 60), spool="s2")], NOW_NS)
+    await store.save_facts(FactChanges([a_node()], [a_pod("p1")]), NOW_NS)
+    await store.compute(book, NOW_NS)
+
+    assert await totals(store, ("pod",)) == once
+
+
+async def test_late_windows_give_exactly_what_they_would_have_given_in_time(store: CostStore) -> None:
+    book = await prepared(store)
+    await store.ingest([a_batch(windows(1, 100))], NOW_NS)
+    await store.compute(book, NOW_NS)
+    early = await totals(store, ("pod",))
+    await store.ingest([a_batch(windows(101, 80))], NOW_NS + HOUR_NS)
+
+    await store.compute(book, NOW_NS, grow=False)
+
+    late = await totals(store, ("pod",))
+    assert late["ns-1/p1",].cost == early["ns-1/p1",].cost
+    assert (early["ns-1/p1",].unknown > 0, late["ns-1/p1",].unknown) == (True, 0)
+
+
+async def test_hours_and_days_say_the_same_and_any_grouping_adds_up(store: CostStore) -> None:
+    book = await prepared(store)
+    await store.compute(book, NOW_NS)
+    by_hour = await store.facts(Window(START_NS, START_NS + 12 * HOUR_NS, HOUR_NS), frozenset({"owner"}))
+    by_day = await store.facts(Window(START_NS, START_NS + DAY_NS, DAY_NS), frozenset({"owner"}))
+
+    assert total(grouped(by_hour, ("pod",))) == total(grouped(by_day, ("label:team",)))
+    assert len({fact.bucket_ns for fact in by_hour}) == 4
+    assert (HOSTILE,) in {row.group for row in grouped(by_day, ("label:team",))}
+
+
+async def test_a_pod_that_only_windows_show_is_recovered_from_them(store: CostStore) -> None:
+    book = await prepared(store)
+    await store.ingest([a_batch(windows(1, 30, pods=("ghost",)))], NOW_NS)
+    await store.ingest([a_batch(windows(31, 30, pods=("ghost",)))], NOW_NS)
+
+    await store.compute(book, NOW_NS)
+
+    found = await totals(store, ("pod",))
+    assert sum(amounts.cost for amounts in found.values()) == bill_of(
+        a_node().interval, START_NS, NOW_NS, book
+    )
+    assert found["ns/ghost",].cost > 0
+    assert found["ns/ghost",].unknown == 0
+
+
+async def test_a_price_that_changes_or_comes_late_changes_the_hours_since_it_holds(store: CostStore) -> None:
+    await prepared(store)
+    await store.compute(await store.book(), NOW_NS)
+    spot = replace(PRICE, source=Source.AWS, valid_from_ns=START_NS + HOUR_NS)
+    await store.replace_prices(Source.CUSTOM, [], NOW_NS)
+    await store.save_prices(
+        [
+            replace(spot, nano_usd_per_hour=rate, valid_from_ns=at)
+            for rate, at in ((100_000_000, START_NS - DAY_NS), (200_000_000, START_NS + HOUR_NS + 7))
+        ],
+        NOW_NS,
+    )
+    assert await store.save_prices([replace(spot, nano_usd_per_hour=200_000_000)], NOW_NS) == 1
+    assert await store.save_prices([replace(spot, nano_usd_per_hour=200_000_000)], NOW_NS) == 0
+
+    book = await store.book()
+    await store.compute(book, NOW_NS)
+
+    assert bill(book) == 100_000_000 + 3 * 200_000_000
+    assert (await totals(store))[()].cost == bill(book)
+
+
+async def test_a_node_without_a_price_is_unpriced_time_and_never_free(store: CostStore) -> None:
+    await store.save_facts(FactChanges([a_node()], [a_pod("p1")]), NOW_NS)
+
+    await store.compute(await store.book(), NOW_NS)
+
+    found = (await totals(store))[()]
+    assert (found.cost, found.unpriced_ns > 0) == (0, True)
+
+
+async def test_old_windows_go_and_what_they_gave_stays(store: CostStore, database: Database) -> None:
+    book = await prepared(store)
+    await store.ingest([a_batch(windows(1, 180))], NOW_NS)
+    await store.compute(book, NOW_NS, grow=False)
+    before = await totals(store, ("namespace",))
+    later = START_NS + 9 * DAY_NS
+
+    await store.expire(later)
+    # Late news of that time can't be counted any more.
+    late = await store.ingest([a_batch(windows(181, 2))], later)
+    await store.save_facts(FactChanges([], [a_pod("p9")]), later)
+    await store.compute(book, later, grow=False)
+
+    kept = await database.read(
+        lambda session: session.execute(text("SELECT COUNT(*) FROM usage_window")).scalar()
+    )
+    assert (kept, late.rows, late.late) == (0, 0, 2)
+    assert await totals(store, ("namespace",)) == before
+
+
+async def test_a_clock_that_jumps_an_hour_both_ways_loses_and_doubles_nothing(store: CostStore) -> None:
+    book = await prepared(store)
+    jumped = []
+    for number, window in enumerate(windows(1, 90)):
+        hours = (0, 1, 0)[number // 30] if number < 60 else -1
+        start = datetime.fromtimestamp(window.start.timestamp() + hours * 3600, UTC)
+        jumped.append(replace(window, start=start))
+    for window in jumped:
+        received = START_NS + window.sequence * MINUTE_NS
+        await store.ingest([a_batch([window])], received)
+
+    await store.compute(book, NOW_NS)
+
+    found = (await totals(store, ("pod",)))["ns-1/p1",]
+    assert found.used + found.idle == pytest.approx(found.cost * 90 / 180, rel=0.001)
+
+
+async def test_hours_in_which_nobody_computed_are_computed_when_somebody_does_again(store: CostStore) -> None:
+    await store.replace_prices(Source.CUSTOM, [PRICE], START_NS)
+    await store.save_facts(FactChanges([replace(a_node(), touched=(START_NS, START_NS + 1))]), START_NS)
+    book = await store.book()
+    for minutes in (0, 20, 59, 61, 61, 239):
+        await store.compute(book, START_NS + minutes * MINUTE_NS)
+
+    await store.compute(book, NOW_NS)
+
+    assert (await totals(store))[()].cost == bill(book)
+
+
+async def test_a_leader_of_an_earlier_term_can_not_write(store: CostStore, database: Database) -> None:
+    await store.begin_term(START_NS)
+    await store.save_facts(FactChanges([a_node()]), NOW_NS)
+    await CostStore(database).begin_term(NOW_NS)
+
+    with pytest.raises(NotReadyError, match="another replica leads"):
+        await store.save_facts(FactChanges([a_node("n2")]), NOW_NS)
+    with pytest.raises(NotReadyError, match="another replica leads"):
+        await store.ingest([a_batch(windows(1, 2))], NOW_NS)
+
+
+async def test_migrations_go_up_and_down_and_up_again(store: CostStore, database: Database) -> None:
+    await MIGRATIONS.downgrade(database)
+    assert await MIGRATIONS.current(database) is None
+
+    await MIGRATIONS.upgrade(database)
+
+    await prepared(store)
+
+
+async def test_plain_postgresql_parses_what_is_for_timescaledb(database: Database) -> None:
+    if database.is_sqlite:
+        pytest.skip("only PostgreSQL can parse it")
+    await MIGRATIONS.upgrade(database)
+    statements = (*timescale.SETUP, *timescale.TEARDOWN, timescale.RETENTION.format(retention_ns=1))
+    # Inside a branch that never runs PostgreSQL checks the grammar and looks up no names.
+    bodies = " ".join(
+        f"{statement.replace('SELECT', 'PERFORM', 1) if statement.startswith('SELECT') else statement};"
+        for statement in statements
+    )
+
+    await database.write(
+        lambda session: session.connection().exec_driver_sql(
+            f"DO $parse$ BEGIN IF false THEN {bodies} END IF; END $parse$"
+        )
+    )

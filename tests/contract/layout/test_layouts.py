@@ -1,0 +1,235 @@
+"""Changes of layouts, on simulated GPUs and through NVML: a GPU ends as it was or as asked."""
+
+import asyncio
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuloom.catalog import load_catalog
+from gpuloom.errors import ConflictError
+from gpuloom.model.gpu import SharingMode
+from gpuloom.model.layout import ChangeState, LayoutRequest, Sharing
+from gpuloom.model.mig import MigPlacement
+from gpuloom.placement.mig_geometry import Geometry, Layout, legal_layouts
+from tests.contract.layout.rigs import (
+    MODEL,
+    Agent,
+    Crash,
+    Crashing,
+    Rig,
+    SimulatedRig,
+    StandinRig,
+    Users,
+    opened,
+)
+from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
+from tests.nvml.machines import mig_machine
+
+SMALL, MIDDLE, LARGE = MigPlacement(6, "1g.5gb"), MigPlacement(4, "2g.10gb"), MigPlacement(0, "3g.20gb")
+PROFILES = tuple(
+    profile
+    for profile in load_catalog().mig_profiles(MODEL)
+    if profile.name in ("1g.5gb", "2g.10gb", "3g.20gb")
+)
+GEOMETRY = Geometry(8, PROFILES)
+LAYOUTS = sorted(legal_layouts(GEOMETRY))
+
+Make = Callable[[], Rig]
+
+
+@pytest.fixture(scope="session")
+def standin_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = compile_library(tmp_path_factory.mktemp("nvml"))
+    ctypes.CDLL(str(library))
+    return library
+
+
+@pytest.fixture(params=["simulated", pytest.param("nvml", marks=pytest.mark.real)])
+def make(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Make:
+    """Makes a machine with one GPU, not cut."""
+    if request.param == "simulated":
+        return lambda: SimulatedRig(tmp_path_factory.mktemp("rig"))
+    request.getfixturevalue("standin_library")
+
+    def standin() -> Rig:
+        folder = tmp_path_factory.mktemp("rig")
+        # Takes a mode at once, as Hopper and later do.
+        keys = mig_machine(1) | {"all.mig.mode": 0, "all.architecture": 9}
+        monkeypatch.setenv(STATE_VARIABLE, str(folder / "state"))
+        return StandinRig(folder, Standin(folder / "state", keys))
+
+    return standin
+
+
+def cut(*places: MigPlacement, destroy: tuple[MigPlacement, ...] = ()) -> LayoutRequest:
+    return LayoutRequest("c1", "", None, destroy, places)
+
+
+def on(rig: Rig, request: LayoutRequest) -> LayoutRequest:
+    return LayoutRequest(
+        request.id, rig.gpu, request.mig_enabled, request.destroy, request.create, request.sharing
+    )
+
+
+async def a_cut_gpu(rig: Rig, *places: MigPlacement) -> None:
+    agent = await Agent.start(rig)
+    change = await agent.change(LayoutRequest("first", rig.gpu, True, (), places))
+    assert change.state is ChangeState.DONE, change.reason
+
+
+async def test_a_gpu_is_cut_and_cut_anew_at_exact_places(make: Make) -> None:
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, SMALL, LARGE)
+        agent = await Agent.start(rig)
+
+        change = await agent.change(on(rig, cut(MIDDLE, destroy=(LARGE,))))
+
+        assert change.state is ChangeState.DONE
+        assert await agent.places() == {SMALL, MIDDLE}
+        assert not any(gpu.changing for gpu in agent.node.state.gpus)
+
+
+async def test_the_same_id_is_not_done_twice(make: Make) -> None:
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, LARGE)
+        agent = await Agent.start(rig)
+        await agent.change(on(rig, cut(SMALL)))
+        await agent.change(LayoutRequest("c2", rig.gpu, None, (SMALL,), ()))
+
+        again = await agent.change(on(rig, cut(SMALL)))
+
+        assert again.state is ChangeState.DONE
+        assert await agent.places() == {LARGE}
+
+
+@pytest.mark.parametrize(
+    ("request_", "users", "said"),
+    [
+        (cut(destroy=(LARGE,)), {LARGE: "pod a/b"}, "3g.20gb at 0 is in use by pod a/b"),
+        (cut(destroy=(LARGE,)), {None: "process 7"}, "in use by process 7"),
+        (cut(MigPlacement(2, "2g.10gb")), {}, "overlaps another instance"),
+        (cut(MigPlacement(1, "9g.90gb")), {}, "no profile 9g.90gb"),
+        (LayoutRequest("c", "", False), {}, "can't be switched off while there is 3g.20gb at 0"),
+        (LayoutRequest("c", "", sharing=Sharing(SharingMode.MPS)), {}, "switch MIG mode off first"),
+    ],
+)
+async def test_what_must_not_be_touched_is_refused(
+    make: Make, request_: LayoutRequest, users: dict[MigPlacement | None, str], said: str
+) -> None:
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, LARGE)
+        agent = await Agent.start(rig, users=Users(users))
+
+        with pytest.raises(ConflictError, match=said):
+            await agent.change(on(rig, request_))
+
+        assert await agent.places() == {LARGE}
+        assert not any(one.changing for one in agent.node.state.gpus)
+
+
+async def test_a_boot_brings_the_layout_back_before_anything_is_shown(make: Make) -> None:
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, SMALL, MIDDLE, LARGE)
+        rig.boot()
+
+        agent = await Agent.start(rig)
+
+        assert await agent.places() == {SMALL, MIDDLE, LARGE}
+
+
+async def test_how_a_gpu_is_shared_is_changed_and_comes_back(make: Make) -> None:
+    shared = Sharing(SharingMode.MPS, thread_percentage=25, memory_mib=4096)
+    async with opened(make()) as rig:
+        agent = await Agent.start(rig)
+        change = await agent.change(LayoutRequest("c", rig.gpu, sharing=shared))
+        rig.boot()
+        again = await Agent.start(rig)
+
+        assert change.state is ChangeState.DONE
+        assert (await again.layout()).sharing == shared
+
+
+class Fate(StrEnum):
+    USED = "used"
+    KEPT = "kept"
+    GONE = "gone"
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[tuple[MigPlacement, ...], LayoutRequest, tuple[MigPlacement, ...]]:
+    """A layout, a legal change of it, and what nobody may touch."""
+    before = draw(st.sampled_from(LAYOUTS))
+    fates = draw(st.lists(st.sampled_from(Fate), min_size=len(before), max_size=len(before)))
+    used = tuple(place for place, fate in zip(before, fates, strict=True) if fate is Fate.USED)
+    destroy = tuple(place for place, fate in zip(before, fates, strict=True) if fate is Fate.GONE)
+    layout = Layout(GEOMETRY, tuple(place for place in before if place not in destroy))
+    create: list[MigPlacement] = []
+    for profile in PROFILES:
+        places = layout.places(profile)
+        place = draw(st.sampled_from((None, *places)))
+        if place is not None:
+            create.append(place)
+            layout = layout.with_instance(place)
+    return before, LayoutRequest("c1", "", None, destroy, tuple(create)), used
+
+
+@given(change=changes(), crash_at=st.integers(1, 14), again_at=st.integers(0, 8), boots=st.booleans())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_agent_that_dies_at_any_point_leaves_the_gpu_as_it_was_or_as_asked(
+    make: Make,
+    change: tuple[tuple[MigPlacement, ...], LayoutRequest, tuple[MigPlacement, ...]],
+    crash_at: int,
+    again_at: int,
+    boots: bool,
+) -> None:
+    """Also if it dies again while it recovers, and if the machine boots in between."""
+    asyncio.run(_crash(make, change, (crash_at, again_at), boots))
+
+
+async def _crash(
+    make: Make,
+    change: tuple[tuple[MigPlacement, ...], LayoutRequest, tuple[MigPlacement, ...]],
+    crashes: tuple[int, int],
+    boots: bool,
+) -> None:
+    before, request, used = change
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, *before)
+        users = Users(dict.fromkeys(used, "pod a/b"))
+        agent = await Agent.start(rig, Crashing(crashes[0]), users)
+        uuids = {one.placement: one.uuid for one in (await agent.layout()).instances}
+        with _surviving():
+            await agent.change(on(rig, request))
+        if boots:
+            rig.boot()
+        with _surviving():
+            await Agent.start(rig, Crashing(crashes[1]), users)
+
+        last = await Agent.start(rig, users=users)
+
+        asked = (set(before) - set(request.destroy)) | set(request.create)
+        assert await last.places() in (set(before), asked)
+        assert all(change.state.ended for change in (await last.layouts.list_now()).changes)
+        assert not any(gpu.changing for gpu in last.node.state.gpus)
+        if not boots:
+            now = {one.placement: one.uuid for one in (await last.layout()).instances}
+            assert {place: now.get(place) for place in used} == {place: uuids[place] for place in used}
+
+
+@contextmanager
+def _surviving() -> Iterator[None]:
+    try:
+        yield
+    except Crash:
+        return
+    except BaseExceptionGroup as group:
+        if group.subgroup(Crash) is None:
+            raise

@@ -1,0 +1,206 @@
+"""Crash anywhere, at any time: no machine is bought twice, and none is left that nobody knows."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuloom.model.claims import ClaimState
+from services.autoscaler.core import claims as life
+from services.autoscaler.core.claims import NodeFact
+from services.autoscaler.core.machines import FailureKind, LaunchFailure
+from services.autoscaler.core.sweep import Record, Seen, sweep
+from tests.effort import examples
+from tests.unit.autoscaler.claim_world import GROUP, POOL, TIMEOUTS, World
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("want"), st.integers(1, 3)),
+    st.tuples(st.just("sweep"), st.none() | st.integers(0, 12)),
+    st.tuples(st.just("settle"), st.none()),
+    st.tuples(st.just("register"), st.none()),
+    st.tuples(st.just("capacity"), st.booleans()),
+    st.tuples(st.just("wait"), st.integers(1, 90)),
+    st.tuples(st.just("drain"), st.integers(0, 5)),
+)
+
+
+def play(world: World, actions: list[tuple[str, int | bool | None]]) -> None:
+    for kind, amount in actions:
+        match kind:
+            case "want":
+                for _ in range(amount or 0):
+                    world.create_claim()
+            case "sweep":
+                world.crash_in = amount
+                world.sweep()
+            case "settle":
+                world.settle_cloud()
+            case "register":
+                world.register_all()
+            case "capacity":
+                world.capacity = bool(amount)
+            case "wait":
+                world.wait(amount or 0)
+            case "drain":
+                names = sorted(world.claims)
+                if names:
+                    world.drain(names[(amount or 0) % len(names)])
+
+
+@settings(max_examples=examples(500))
+@given(grouped=st.booleans(), actions=st.lists(ACTIONS, max_size=40))
+def test_no_crash_buys_twice_or_leaves_a_machine_behind(
+    grouped: bool, actions: list[tuple[str, int | bool | None]]
+) -> None:
+    """F9."""
+    world = World(grouped)
+
+    play(world, actions)
+
+    assert world.bought <= world.created
+    world.quiesce()
+    assert world.bought <= world.created
+    owners = [one.status.instance_id for one in world.live_claims()]
+    assert sorted(filter(None, owners)) == sorted(world.machines)
+    assert all(one.status.state is ClaimState.GPU_READY for one in world.live_claims())
+    assert world.desired == (len(world.machines) if grouped else world.desired)
+
+
+@settings(max_examples=examples(300))
+@given(grouped=st.booleans(), crashes=st.lists(st.integers(0, 6), max_size=12), wanted=st.integers(1, 4))
+def test_every_claim_gets_its_machine_whatever_crashes(
+    grouped: bool, crashes: list[int], wanted: int
+) -> None:
+    world = World(grouped)
+    for _ in range(wanted):
+        world.create_claim()
+
+    for crash in crashes:
+        world.crash_in = crash
+        world.sweep()
+        world.settle_cloud()
+    world.quiesce()
+
+    assert world.bought == wanted
+    assert len(world.live_claims()) == wanted
+
+
+def ready_world(grouped: bool) -> World:
+    world = World(grouped)
+    world.create_claim()
+    world.quiesce()
+    return world
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_machine_that_the_cloud_took_back_ends_its_claim(grouped: bool) -> None:
+    world = ready_world(grouped)
+    world.machines.clear()
+    world.desired = 0
+    world.wait(TIMEOUTS.missing_s)
+
+    world.sweep()
+
+    assert not world.live_claims()
+
+
+def test_a_machine_that_nobody_asked_for_is_adopted_once() -> None:
+    world = World(grouped=True, desired=1)
+    world.settle_cloud()
+
+    world.quiesce()
+
+    (claim,) = world.live_claims()
+    assert claim.status.state is ClaimState.GPU_READY
+    assert world.desired == 1
+
+
+def test_a_machine_that_comes_after_its_claim_was_given_up_is_ended() -> None:
+    world = World(grouped=False)
+    world.create_claim()
+    world.sweep()
+    (claim,) = world.claims.values()
+    status = life.failed(claim.status, life.CONDITION_LAUNCHED, "NoCapacity", "none", world.now)
+    world.claims[claim.meta.name] = replace(claim, status=status)
+    world._buy(claim.spec.token)
+
+    world.quiesce()
+
+    assert not world.machines
+
+
+def test_f1_a_node_without_gpus_is_upcoming_and_never_a_reason_to_buy_again() -> None:
+    world = World(grouped=False)
+    world.create_claim()
+    for _ in range(3):
+        world.sweep()
+    world.nodes = {
+        one.provider_id: NodeFact("node", one.provider_id, True, 0) for one in world.machines.values()
+    }
+    world.sweep()
+    world.wait(TIMEOUTS.gpu_s - 1)
+    world.sweep()
+
+    (claim,) = world.live_claims()
+    assert claim.status.state is ClaimState.REGISTERED
+    assert claim.status.state in life.UPCOMING
+    assert claim.spec.gpu_count == 1
+
+
+def test_f2_a_node_that_never_shows_its_gpus_is_drained_and_says_why() -> None:
+    world = World(grouped=False)
+    world.create_claim()
+    for _ in range(3):
+        world.sweep()
+    world.nodes = {
+        one.provider_id: NodeFact("node", one.provider_id, True, 0) for one in world.machines.values()
+    }
+    world.sweep()
+    world.wait(TIMEOUTS.gpu_s)
+    for _ in range(3):
+        world.sweep()
+        world.settle_cloud()
+
+    (claim,) = world.claims.values()
+    told = life.condition_of(claim, life.CONDITION_GPU_READY)
+    assert claim.status.state is ClaimState.GONE
+    assert told is not None
+    assert told.reason == life.REASON_NO_GPUS
+    assert not world.machines
+
+
+def test_f5_a_group_that_gets_no_machine_stops_wanting_it() -> None:
+    world = World(grouped=True, capacity=False)
+    world.create_claim()
+    world.sweep()
+    world.sweep()
+    assert world.desired == 1
+
+    world.wait(TIMEOUTS.launch_s)
+    world.sweep()
+    world.sweep()
+
+    (claim,) = world.claims.values()
+    assert claim.status.state is ClaimState.GONE
+    assert world.desired == 0
+
+
+def test_f5_a_failure_that_the_cloud_tells_of_is_believed_at_once() -> None:
+    world = World(grouped=True, capacity=False)
+    world.create_claim()
+    world.sweep()
+    world.sweep()
+    old = LaunchFailure(GROUP, FailureKind.CAPACITY, "before", world.now - timedelta(hours=1))
+    new = LaunchFailure(GROUP, FailureKind.CAPACITY, "no p3.2xlarge", world.now + timedelta(seconds=1))
+
+    def steps(failure: LaunchFailure) -> list[object]:
+        view = replace(world.view(), failures=(failure,))
+        return list(sweep(Seen(view, list(world.claims.values()), {}, world.now, timeouts=TIMEOUTS)))
+
+    assert not steps(old)
+    (step, *_) = steps(new)
+    assert isinstance(step, Record)
+    assert step.status.state is ClaimState.GONE
+    assert step.claim.spec.pool_name == POOL

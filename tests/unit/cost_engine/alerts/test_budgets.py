@@ -1,0 +1,245 @@
+"""Budgets: each crossing is told once, whoever leads; grace; forecasts; who is stopped."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from gpuloom.errors import UnavailableError
+from gpuloom.kube.objects import JsonObject
+from gpuloom.model.budget import BudgetAlert, BudgetPeriod, CostBudgetStatus
+from gpuloom.runtime.clock import FakeClock, SystemClock
+from gpuloom.store.database import Database
+from gpuloom.store.settings import StoreConfig, database_url
+from services.cost_engine.alerts.budgets import Budgets
+from services.cost_engine.alerts.channels import WebhookChannel, json_body, slack_body
+from services.cost_engine.api.rules import TeamRules
+from services.cost_engine.core.budgets import Crossing, Period, forecast, period_at
+from services.cost_engine.core.intervals import (
+    HOUR_NS,
+    UNITS_PER_GPU,
+    Claim,
+    NodeInterval,
+    NodeTraits,
+    PodIdentity,
+    PodInterval,
+)
+from services.cost_engine.core.prices import Price, Source
+from services.cost_engine.core.tracking import NodeChange, PodChange
+from services.cost_engine.ingest.consumer import now_ns
+from services.cost_engine.metrics import CostMetrics
+from services.cost_engine.store.store import CostStore, FactChanges
+
+START = datetime(2026, 6, 20, tzinfo=UTC)
+
+
+def a_budget(limit: float, *, action: str = "alert", grace: int = 0, **scope: object) -> JsonObject:
+    enforcement = {"action": action, "gracePeriodMinutes": grace}
+    return {
+        "apiVersion": "gpu-autoscaler.io/v1alpha1",
+        "kind": "CostBudget",
+        "metadata": {"name": "lab", "uid": "b1", "resourceVersion": "1"},
+        "spec": {"monthlyLimit": limit, "period": "day", "scope": scope, "enforcement": enforcement},
+    }
+
+
+class Observed:
+    def __init__(self, *budgets: JsonObject) -> None:
+        self.budgets = list(budgets)
+
+    def objects(self) -> list[JsonObject]:
+        return self.budgets
+
+
+class Recorded:
+    """Everybody who is told, and the status that is written."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.sent: list[str] = []
+        self.status: CostBudgetStatus | None = None
+        self.broken = False
+
+    name = "recorded"
+
+    def tell(self, obj: JsonObject, crossing: Crossing) -> None:
+        self.events.append(crossing.alert.name)
+
+    async def write_status(self, obj: JsonObject, status: CostBudgetStatus) -> None:
+        self.status = status
+
+    def of(self, crossing: Crossing) -> Sequence["Recorded"]:
+        return [self]
+
+    async def send(self, crossing: Crossing) -> None:
+        if self.broken:
+            raise UnavailableError("no answer")
+        self.sent.append(crossing.alert.name)
+
+
+class Stage:
+    """A node for 10 USD an hour, half of it held by namespace `lab`, in a database that outlives engines."""
+
+    def __init__(self, store: CostStore, clock: FakeClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.outside = Recorded()
+
+    async def prepare(self) -> None:
+        start = now_ns(self.clock)
+        traits = NodeTraits("n", 2, instance_type="t")
+        claim = Claim(UNITS_PER_GPU, 1)
+        node = NodeChange(NodeInterval("n1", start, None, traits), (start, start + 1))
+        identity = PodIdentity("p1", "lab", "p", {"gpu-project": "x"})
+        pod = PodChange(PodInterval("p1", "n1", start, None, claim), identity, (start, start + 1))
+        await self.store.replace_prices(
+            Source.CUSTOM, [Price("", "", "", "t", "on-demand", 10 * 10**9, 0, None, Source.CUSTOM)], start
+        )
+        await self.store.save_facts(FactChanges([node], [pod]), start)
+
+    def an_engine(self, *budgets: JsonObject, rules: Path | None = None) -> Budgets:
+        """Another leader, with nothing in its memory."""
+        return Budgets(
+            self.store,
+            Observed(*budgets),  # type: ignore[arg-type]
+            TeamRules(rules, self.clock),
+            (self.outside, self.outside),  # type: ignore[arg-type]
+            self.clock,
+            CostMetrics(CollectorRegistry()),
+        )
+
+    async def after(self, hours: float, engine: Budgets) -> None:
+        await self.clock.advance(hours * 3600)
+        await self.store.compute(await self.store.book(), now_ns(self.clock))
+        await engine.look()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    config = StoreConfig(url=database_url(f"sqlite:///{tmp_path}/cost.db"), threads=2, timeout_s=10.0)
+    async with Database(config, SystemClock()) as database:
+        store = CostStore(database)
+        await store.open()
+        found = Stage(store, FakeClock(START))
+        await found.prepare()
+        yield found
+
+
+async def test_each_crossing_is_told_once_also_by_the_next_leader(stage: Stage) -> None:
+    budget = a_budget(10.0, namespaces=["lab"])
+    first = stage.an_engine(budget)
+    await stage.after(1, first)
+    assert (stage.outside.events, stage.outside.sent) == ([], [])
+
+    await stage.after(0.7, first)
+    await stage.after(0.01, stage.an_engine(budget))
+    assert (stage.outside.events, stage.outside.sent) == (["soft"], ["soft"])
+
+    await stage.after(1, stage.an_engine(budget))
+    await stage.after(1, stage.an_engine(budget))
+
+    assert (stage.outside.events, stage.outside.sent) == (["soft", "hard"], ["soft", "hard"])
+    assert stage.outside.status is not None
+    assert stage.outside.status.state == "Exceeded"
+
+
+async def test_a_receiver_that_was_away_is_told_later_and_the_others_not_again(stage: Stage) -> None:
+    engine, stage.outside.broken = stage.an_engine(a_budget(1.0)), True
+    await stage.after(1, engine)
+    assert (stage.outside.events, stage.outside.sent) == (["soft", "hard"], [])
+
+    stage.outside.broken = False
+    await stage.after(0.1, engine)
+    await stage.after(0.1, engine)
+
+    assert (stage.outside.events, stage.outside.sent) == (["soft", "hard"], ["soft", "hard"])
+
+
+async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(stage: Stage) -> None:
+    budget = a_budget(5.0, action="block", grace=30, namespaces=["lab"], labels={"gpu-project": "x"})
+    await stage.after(1.1, stage.an_engine(budget))
+    engine = stage.an_engine(budget)
+    await stage.after(0.1, engine)
+    assert engine.verdicts() == []
+
+    await stage.after(0.5, engine)
+
+    (verdict,) = engine.verdicts()
+    assert "budget lab is used up" in verdict.reason
+    assert verdict.stops("lab", {"gpu-project": "x"})
+    assert not verdict.stops("lab", {})
+    assert not verdict.stops("other", {"gpu-project": "x"})
+
+
+async def test_a_budget_that_only_alerts_stops_nobody_and_a_new_day_begins_anew(stage: Stage) -> None:
+    engine = stage.an_engine(a_budget(1.0))
+    await stage.after(2, engine)
+    assert (engine.verdicts(), engine.reports()[0].state) == ([], "Exceeded")
+
+    await stage.after(22.01, engine)
+
+    report = engine.reports()[0]
+    assert (report.state, report.period_start) == ("OK", datetime(2026, 6, 21, tzinfo=UTC))
+
+
+async def test_a_team_pays_its_part(stage: Stage, tmp_path: Path) -> None:
+    rules = tmp_path / "teams.toml"
+    rules.write_text('[[rule]]\nnamespaces = ["l*"]\nteams = { a = 60, b = 40 }\n')
+    engine = stage.an_engine(a_budget(100.0, teams=["a"]), rules=rules)
+
+    await stage.after(2, engine)
+
+    assert engine.reports()[0].spend == 6 * 10**9
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=48), st.integers(1, 400))
+def test_a_forecast_is_never_below_what_was_spent_and_within_its_band(hours: list[int], left: int) -> None:
+    start = 495_000 * HOUR_NS
+    by_hour = {start + place * HOUR_NS: amount for place, amount in enumerate(hours)}
+    now = start + len(hours) * HOUR_NS
+
+    found = forecast(by_hour, Period(start, now + left * HOUR_NS), now)
+
+    assert sum(hours) <= found.low <= found.expected <= found.high
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [
+        (BudgetPeriod.DAY, datetime(2026, 12, 31, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)),
+        (BudgetPeriod.WEEK, datetime(2026, 12, 28, tzinfo=UTC), datetime(2027, 1, 4, tzinfo=UTC)),
+        (BudgetPeriod.MONTH, datetime(2026, 12, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_periods_are_the_calendars(kind: BudgetPeriod, first: datetime, last: datetime) -> None:
+    found = period_at(kind, int(datetime(2026, 12, 31, 23, 59, tzinfo=UTC).timestamp()) * 10**9)
+
+    assert (found.start_ns, found.end_ns) == (int(first.timestamp()) * 10**9, int(last.timestamp()) * 10**9)
+
+
+async def test_a_webhook_gets_the_message_of_slack_or_json_and_an_error_counts_as_not_sent() -> None:
+    got: list[dict[str, object]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        got.append(await request.json())
+        return web.Response(status=200 if len(got) < 3 else 500)
+
+    app = web.Application()
+    app.router.add_post("/", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    crossing = Crossing("b1", "lab", 0, BudgetAlert("soft", 80), 9 * 10**9, 10**10)
+    await WebhookChannel("slack", url, slack_body).send(crossing)
+    await WebhookChannel("json", url, json_body).send(crossing)
+    with pytest.raises(UnavailableError, match="500"):
+        await WebhookChannel("json", url, json_body).send(crossing)
+    await runner.cleanup()
+    assert got[0] == {"text": crossing.text}
+    assert (got[1]["id"], got[1]["spendUsd"]) == ("b1-0-soft", "9.000000000")

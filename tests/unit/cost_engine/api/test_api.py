@@ -1,0 +1,236 @@
+"""What others are answered: OpenCost's shape behind a token, and files by the rules of FOCUS 1.2."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gpuloom.errors import InvalidRequestError, UnavailableError
+from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.resources import Resource
+from gpuloom.model.cost import CostQuestion
+from gpuloom.model.money import nano_usd
+from gpuloom.runtime.clock import FakeClock, SystemClock
+from gpuloom.store.database import Database
+from gpuloom.store.settings import StoreConfig, database_url
+from services.cost_engine.api.exports import Exports
+from services.cost_engine.api.http import CostHttp, TokenReviews
+from services.cost_engine.api.queries import Queries
+from services.cost_engine.api.rules import TeamRules
+from services.cost_engine.core.exports import FOCUS_COLUMNS
+from services.cost_engine.core.intervals import (
+    HOUR_NS,
+    UNITS_PER_GPU,
+    Claim,
+    NodeInterval,
+    NodeTraits,
+    PodIdentity,
+    PodInterval,
+)
+from services.cost_engine.core.prices import Price, Source
+from services.cost_engine.core.tracking import NodeChange, PodChange
+from services.cost_engine.ingest.consumer import now_ns
+from services.cost_engine.store.store import CostStore, FactChanges, StoreSettings
+
+START = datetime(2026, 6, 20, 5, tzinfo=UTC)
+HOURS = 30
+HOSTILE = {"quote": "\"',;\n=cmd|' /C calc'!A0", "unicode": "日本"}
+
+
+@pytest.fixture
+async def queries(tmp_path: Path) -> AsyncIterator[Queries]:
+    """Two nodes, one of them spot, for 30 hours; 30 % of each price is not for GPUs."""
+    config = StoreConfig(url=database_url(f"sqlite:///{tmp_path}/cost.db"), threads=2, timeout_s=10.0)
+    clock = FakeClock(START)
+    async with Database(config, SystemClock()) as database:
+        store = CostStore(database, StoreSettings(gpu_permille=700))
+        await store.open()
+        start = now_ns(clock)
+        await store.epoch_ns(start)
+        prices = [
+            Price("", "", "", "t", kind, rate, 0, None, Source.CUSTOM)
+            for kind, rate in (("on-demand", 3_060_000_001), ("spot", 1_200_000_000))
+        ]
+        await store.replace_prices(Source.CUSTOM, prices, start)
+        nodes, pods = [], []
+        for name, kind in (("a", "on-demand"), ("b", "spot")):
+            traits = NodeTraits(name, 2, instance_type="t", capacity_type=kind, pool=f"pool-{kind}")
+            nodes.append(NodeChange(NodeInterval(f"n-{name}", start, None, traits), (start, start)))
+            claim = Claim(UNITS_PER_GPU // 4, 1, "share")
+            interval = PodInterval(f"p-{name}", f"n-{name}", start, start + 7 * HOUR_NS + 13, claim)
+            identity = PodIdentity(f"p-{name}", f"team-{name}", "web", HOSTILE)
+            pods.append(PodChange(interval, identity, (start, start)))
+        await store.save_facts(FactChanges(nodes, pods), start)
+        await clock.advance(HOURS * 3600)
+        await store.compute(await store.book(), now_ns(clock))
+        yield Queries(store, TeamRules(None, clock), clock, 720)
+
+
+async def test_an_answer_adds_up_and_filters_and_says_that_it_is_not_final(queries: Queries) -> None:
+    asked = CostQuestion(START, START + timedelta(hours=HOURS), "day", ("namespace",))
+
+    answer = await queries.costs(asked)
+
+    total = sum(line.amounts.cost for line in answer.lines)
+    assert total == answer.total.cost == HOURS * (3_060_000_001 + 1_200_000_000)
+    assert {line.group[0] for line in answer.lines} == {"team-a", "team-b", "__idle__", "__host__"}
+    assert not answer.reconciled
+    only = await queries.costs(CostQuestion(asked.start, asked.end, "all", (), {"pool": ("pool-spot",)}))
+    assert only.total.cost == HOURS * 1_200_000_000
+
+
+async def test_savings_are_by_mechanism_and_add_up(queries: Queries) -> None:
+    report = await queries.savings(START, START + timedelta(hours=HOURS))
+
+    assert report.baseline - report.actual == sum(one.nano_usd for one in report.mechanisms)
+    assert {one.mechanism for one in report.mechanisms} == {"spot", "sharing"}
+
+
+async def test_a_summary_has_the_present_rate_for_a_month_that_it_names(queries: Queries) -> None:
+    summary = await queries.summary(await queries._store.book())
+
+    assert summary.nano_usd_per_hour == 4_260_000_001
+    assert summary.nano_usd_per_month == 720 * summary.nano_usd_per_hour
+    assert summary.total.cost == HOURS * 4_260_000_001
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        CostQuestion(group_by=("nothing",)),
+        CostQuestion(filters={"label:": ("x",)}),
+        CostQuestion(START, START),
+        CostQuestion(START - timedelta(days=5000), START),
+        CostQuestion(START - timedelta(days=100), START, "hour"),
+    ],
+)
+async def test_what_can_not_be_asked_is_refused(queries: Queries, asked: CostQuestion) -> None:
+    with pytest.raises(InvalidRequestError):
+        await queries.costs(asked)
+
+
+async def exported(queries: Queries, form: str) -> str:
+    asked = CostQuestion(START, START + timedelta(hours=HOURS), "day")
+    return "".join([piece async for piece in Exports(queries, "cluster").pieces(asked, form)])
+
+
+_MANDATORY = [
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodStart",
+    "BillingPeriodEnd",
+    "ChargeCategory",
+    "ChargeDescription",
+    "ChargePeriodStart",
+    "ChargePeriodEnd",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ServiceCategory",
+    "ServiceName",
+]
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_ALLOWED = {
+    "ChargeCategory": {"Usage", "Purchase", "Tax", "Credit", "Adjustment"},
+    "ChargeClass": {"", "Correction"},
+    "ChargeFrequency": {"One-Time", "Recurring", "Usage-Based"},
+    "PricingCategory": {"Standard", "Dynamic", "Committed", "Other"},
+    "ServiceCategory": {"Compute"},
+    "ServiceSubcategory": {"Containers", "Virtual Machines", "Serverless Compute", "Other (Compute)"},
+    "BillingCurrency": {"USD"},
+}
+
+
+async def test_a_focus_file_keeps_the_rules_of_the_specification(queries: Queries) -> None:
+    rows = list(csv.DictReader(io.StringIO(await exported(queries, "focus"))))
+
+    assert tuple(rows[0]) == FOCUS_COLUMNS
+    assert len(set(FOCUS_COLUMNS)) == len(FOCUS_COLUMNS)
+    for row in rows:
+        assert all(row[name] for name in _MANDATORY)
+        assert all(row[name] in allowed for name, allowed in _ALLOWED.items())
+        times = [row[name] for name in row if name.endswith(("PeriodStart", "PeriodEnd"))]
+        assert all(_TIME.fullmatch(time) for time in times)
+        assert row["BillingPeriodStart"] <= row["ChargePeriodStart"] < row["ChargePeriodEnd"]
+        assert row["ChargePeriodEnd"] <= row["BillingPeriodEnd"]
+        assert bool(row["ConsumedQuantity"]) == bool(row["ConsumedUnit"])
+        assert bool(row["SkuId"]) == bool(row["SkuPriceId"])
+        assert all(isinstance(value, str) for value in json.loads(row["Tags"]).values())
+        if row["ListUnitPrice"]:
+            listed = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
+            assert abs(listed - Decimal(row["ListCost"])) < Decimal("0.0000001")
+    assert sum(nano_usd(row["BilledCost"]) for row in rows) == HOURS * 4_260_000_001
+    dynamic = [row for row in rows if row["PricingCategory"] == "Dynamic"]
+    assert sum(nano_usd(row["BilledCost"]) for row in dynamic) == HOURS * 1_200_000_000
+
+
+async def test_other_files_add_up_too_and_labels_come_back_as_they_were(queries: Queries) -> None:
+    plain = list(csv.DictReader(io.StringIO(await exported(queries, "csv"))))
+    lines = [json.loads(line) for line in (await exported(queries, "json")).splitlines()]
+
+    assert plain == lines
+    assert sum(nano_usd(row["cost_usd"]) for row in plain) == HOURS * 4_260_000_001
+    assert json.loads(next(row["labels"] for row in plain if row["pod"])) == HOSTILE
+
+
+class Reviews:
+    """Kubernetes, which knows one token."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.away = False
+
+    async def create(self, resource: Resource, obj: JsonObject) -> JsonObject:
+        if self.away:
+            raise UnavailableError("no answer")
+        self.asked += 1
+        return {"status": {"authenticated": obj["spec"]["token"] == "good"}}
+
+
+async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts_their_token(
+    queries: Queries,
+) -> None:
+    reviews, clock = Reviews(), queries._clock
+    tokens = TokenReviews(reviews, clock)  # type: ignore[arg-type]
+    http = CostHttp(queries, Exports(queries, "cluster"), tokens, ("127.0.0.1", 0, None), clock)
+    good = {"Authorization": "Bearer good"}
+    async with http, aiohttp.ClientSession(f"http://127.0.0.1:{http.port}") as session:
+
+        async def get(path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+            async with session.get(path, headers=headers or good) as answer:
+                return answer.status, await answer.text()
+
+        status, body = await get("/allocation?window=30h&aggregate=namespace&accumulate=true")
+        (found,) = json.loads(body)["data"]
+        assert (status, set(found)) == (200, {"team-a", "team-b", "__idle__", "__host__"})
+        assert sum(each["totalCost"] for each in found.values()) == pytest.approx(HOURS * 4.260000001)
+        assert {"name", "properties", "window", "start", "end", "minutes", "gpuHours", "gpuCost"} <= set(
+            found["team-a"]
+        )
+        assert len(json.loads((await get("/allocation/compute?window=30h&step=1h"))[1])["data"]) == HOURS
+        assert (await get("/export/focus.csv?window=2d"))[1].startswith("AvailabilityZone,BilledCost")
+        assert [(await get(path))[0] for path in ("/allocation?window=x", "/allocation?aggregate=x")] == [
+            400,
+            400,
+        ]
+        assert (await get("/export/other"))[0] == 404
+        assert reviews.asked == 1
+        bad = ({"Authorization": "Bearer bad"}, {"Authorization": "Basic good"}, {"Authorization": ""})
+        assert [(await get("/allocation", headers))[0] for headers in bad] == [401, 401, 401]
+        assert (await get("/healthz", {"Authorization": ""}))[0] == 200
+        reviews.away = True
+        assert (await get("/allocation", {"Authorization": "Bearer other"}))[0] == 503

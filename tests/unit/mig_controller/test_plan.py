@@ -1,0 +1,151 @@
+"""What is cut for waiting pods, and what never is."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuloom.placement.mig_geometry import Layout, layout_problem, legal_layouts
+from services.mig_controller.core.cards import Card, Slice
+from services.mig_controller.core.defragmentation import plan_fit
+from services.mig_controller.core.plan import Options, plan
+from services.mig_controller.core.strategy import filled, parse_strategy
+from services.mig_controller.core.wishes import Wish
+from tests.unit.mig_controller.builders import a_card, a_slice, a_wish, place, the_geometry
+
+PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
+NOW_S = 1000.0
+LAYOUTS = sorted(legal_layouts(the_geometry()))[::37]
+
+
+def test_a_free_slice_is_left_to_the_scheduler() -> None:
+    card = a_card("n1", a_slice("1g.5gb@6"))
+
+    assert plan([card], [a_wish("a")], Options(), NOW_S).cuts == ()
+
+
+def test_room_on_a_cut_card_comes_before_an_unused_one() -> None:
+    cards = [a_card("n1", a_slice("3g.20gb@0", "team/x")), a_card("n2", cut=False)]
+
+    (cut,) = plan(cards, [a_wish("a"), a_wish("b", "2g.10gb")], Options(), NOW_S).cuts
+
+    assert (cut.card.node_name, cut.enable, cut.destroy) == ("n1", False, ())
+    assert {p.profile for p in cut.create} == {"1g.5gb", "2g.10gb"}
+
+
+def test_an_unused_card_comes_before_idle_slices_and_some_stay_whole() -> None:
+    cards = [a_card("n1", a_slice("7g.40gb@0")), a_card("n2", cut=False)]
+
+    (first,) = plan(cards, [a_wish("a")], Options(), NOW_S).cuts
+    (kept,) = plan(cards, [a_wish("a")], Options(keep_whole=1), NOW_S).cuts
+
+    assert (first.card.node_name, first.enable) == ("n2", True)
+    assert (kept.card.node_name, kept.destroy) == ("n1", (place("7g.40gb@0"),))
+
+
+def test_a_slice_that_was_idle_only_for_a_moment_stays() -> None:
+    card = a_card("n1", a_slice("7g.40gb@0", idle_since_s=NOW_S - 10))
+
+    found = plan([card], [a_wish("a")], Options(idle_ttl_s=300), NOW_S)
+
+    assert found.cuts == ()
+    assert "no room for 1g.5gb" in found.unmet["uid-a"]
+
+
+def test_a_pod_that_has_just_come_waits_for_the_scheduler_first() -> None:
+    found = plan([a_card(cut=False)], [a_wish("a", since_s=NOW_S - 1)], Options(delay_s=2), NOW_S)
+
+    assert (found.cuts, found.unmet) == ((), {})
+
+
+def test_a_card_that_is_cut_is_filled_by_the_strategy() -> None:
+    options = Options(strategy=parse_strategy("inference-optimized"))
+
+    (cut,) = plan([a_card(cut=False)], [a_wish("a", "3g.20gb")], options, NOW_S).cuts
+
+    assert Counter(p.profile for p in cut.create) == {"3g.20gb": 1, "1g.5gb": 3} or len(cut.create) > 1
+    assert not Layout(the_geometry(), cut.create).places(the_geometry().profiles[0])
+
+
+def test_a_strategy_comes_close_to_its_shares_over_many_cards() -> None:
+    strategy, counts = parse_strategy("inference-optimized"), Counter[int]()
+    for _ in range(40):
+        for one in filled(Layout(the_geometry()), strategy, counts):
+            counts[int(one.profile[0])] += 1
+
+    total = sum(counts.values())
+    assert abs(counts[1] / total - 0.7) < 0.05
+    assert abs(counts[2] / total - 0.2) < 0.05
+    assert abs(counts[3] / total - 0.1) < 0.05
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[Card], list[Wish]]:
+    cards = []
+    for number in range(draw(st.integers(1, 4))):
+        layout = draw(st.sampled_from(LAYOUTS))
+        cut = draw(st.booleans())
+        owners = draw(st.lists(st.sampled_from(("", "team/x")), min_size=len(layout), max_size=len(layout)))
+        ages = draw(st.lists(st.sampled_from((0.0, NOW_S)), min_size=len(layout), max_size=len(layout)))
+        slices = tuple(
+            Slice(where, owner, False, "", None if owner else age)
+            for where, owner, age in zip(layout, owners, ages, strict=True)
+        )
+        closed = draw(st.sampled_from(("", "", "unhealthy")))
+        owner = draw(st.sampled_from(("", "team/y")))
+        cards.append(
+            a_card(f"n{number}", *(slices if cut else ()), cut=cut, closed=closed, owner="" if cut else owner)
+        )
+    profiles = draw(st.lists(st.sampled_from(PROFILES), max_size=8))
+    return cards, [a_wish(f"p{number}", profile) for number, profile in enumerate(profiles)]
+
+
+@given(clusters())
+def test_no_plan_overlaps_touches_what_is_used_or_serves_a_pod_twice(
+    cluster: tuple[list[Card], list[Wish]],
+) -> None:
+    cards, wishes = cluster
+
+    found = plan(cards, wishes, Options(idle_ttl_s=500), NOW_S)
+
+    assert len({cut.card.uuid for cut in found.cuts}) == len(found.cuts)
+    served = [wish.pod.uid for cut in found.cuts for wish in cut.pods]
+    assert len(set(served)) == len(served)
+    assert not set(served) & found.unmet.keys()
+    for cut in found.cuts:
+        there = {one.placement: one for one in cut.card.slices}
+        assert not cut.card.closed
+        assert not cut.card.owner
+        assert all(there[gone].free and there[gone].idle_since_s == 0.0 for gone in cut.destroy)
+        after = [where for where in there if where not in cut.destroy] + list(cut.create)
+        assert layout_problem(cut.card.geometry, after) == ""
+        assert Counter(w.profile for w in cut.pods) <= Counter(p.profile for p in cut.create)
+
+
+@given(clusters(), st.dictionaries(st.sampled_from(PROFILES), st.integers(1, 4), min_size=1))
+def test_a_fit_that_is_planned_really_fits_and_moves_nobody_in_vain(
+    cluster: tuple[list[Card], list[Wish]], demand: dict[str, int]
+) -> None:
+    cards, _ = cluster
+
+    found = plan_fit(cards, demand, fixed=frozenset({"team/fixed"}))
+
+    made = Counter(p.profile for step in found.steps for p in step.create)
+    assert Counter(demand) == made + Counter(found.there) + Counter(found.missing)
+    for step in found.steps:
+        left = [one.placement for one in step.card.slices if one.placement not in step.destroy]
+        assert layout_problem(step.card.geometry, left + list(step.create)) == ""
+        assert not step.card.closed
+        for move in step.moves:
+            without = [where for where in step.destroy if where != move.placement]
+            still = [one.placement for one in step.card.slices if one.placement not in without]
+            assert layout_problem(step.card.geometry, still + list(step.create)) != ""
+
+
+def test_a_fit_moves_the_fewest() -> None:
+    full = a_card("n1", *(a_slice(f"1g.5gb@{i}", f"team/p{i}") for i in range(7)))
+    half = a_card("n2", a_slice("1g.5gb@0", "team/q"), a_slice("3g.20gb@4", "team/r"))
+
+    found = plan_fit([full, half], {"3g.20gb": 1})
+
+    assert [(m.owner, m.placement) for s in found.steps for m in s.moves] == [("team/q", place("1g.5gb@0"))]

@@ -1,0 +1,177 @@
+"""What becomes of pods at admission: who is rewritten, as what, and that a second pass changes nothing."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuloom.codec.environment import sees_only_its_allocation
+from gpuloom.codec.pod import pod_request
+from services.webhook.core.pods import Advice, Offers, PodPolicy, SharingMode, Surroundings, mutated_pod
+
+OFFERS = Offers(shares=True, mig_profiles=frozenset({"1g.5gb", "2g.10gb", "1g.10gb"}))
+IDLE = Advice(utilization=0.2, mig_profile="1g.5gb", milli=125)
+ON, OFF = {"gpu-autoscaler.io/sharing-enabled": "true"}, {"gpu-autoscaler.io/sharing-enabled": "false"}
+
+
+def a_pod(limits: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"limits": limits or {"nvidia.com/gpu": "1"}}}
+    return {
+        "metadata": {"name": "p", "namespace": "team", "uid": "u", **metadata},
+        "spec": {"containers": [container]},
+    }
+
+
+def limits_of(pod: dict[str, Any]) -> dict[str, str]:
+    limits: dict[str, str] = pod["spec"]["containers"][0]["resources"]["limits"]
+    return limits
+
+
+def around(namespace: dict[str, str] | None = None, **known: Any) -> Surroundings:
+    return Surroundings(namespace or {}, **{"offers": OFFERS, "advice": IDLE, **known})
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace", "policy", "rewritten"),
+    [
+        (a_pod(), {}, PodPolicy(), False),
+        (a_pod(), ON, PodPolicy(), True),
+        (a_pod(), {}, PodPolicy(share_by_default=True), True),
+        (a_pod(), OFF, PodPolicy(share_by_default=True), False),
+        (a_pod(labels={"gpu-autoscaler.io/sharing": "enabled"}), {}, PodPolicy(), True),
+        (a_pod(labels={"gpu-autoscaler.io/sharing": "enabled"}), OFF, PodPolicy(), False),
+        (a_pod(labels={"gpu-autoscaler.io/sharing": "disabled"}), ON, PodPolicy(), False),
+        (a_pod(annotations={"gpu-autoscaler.io/optimize": "false"}), ON, PodPolicy(), False),
+        (a_pod({"nvidia.com/gpu": "2"}), ON, PodPolicy(), False),
+        (a_pod({"gpuloom.dev/gpu-milli": "500"}), ON, PodPolicy(), False),
+        (a_pod({"cpu": "1"}), ON, PodPolicy(), False),
+    ],
+)
+def test_only_who_was_opted_in_is_rewritten_and_a_pods_own_word_wins(
+    pod: dict[str, Any], namespace: dict[str, str], policy: PodPolicy, rewritten: bool
+) -> None:
+    changed, _ = mutated_pod(pod, "team", policy, around(namespace))
+
+    assert (changed != pod) == rewritten
+    assert (changed["metadata"].get("labels") or {}).get("gpu-autoscaler.io/optimized") == (
+        "true" if rewritten else None
+    )
+
+
+def test_a_system_namespace_is_left_alone() -> None:
+    changed, told = mutated_pod(a_pod(), "kube-system", PodPolicy(share_by_default=True), around(ON))
+
+    assert (changed, told) == (a_pod(), [])
+
+
+def test_history_below_half_becomes_the_advised_slice_which_placement_understands() -> None:
+    changed, told = mutated_pod(a_pod(), "team", PodPolicy(), around(ON))
+
+    assert changed["metadata"]["annotations"] == {"gpuloom.dev/mig-profile": "1g.5gb"}
+    assert limits_of(changed).keys() == {"gpuloom.dev/gpu-milli"}
+    assert pod_request(changed) is not None
+    assert "1g.5gb" in told[0]
+
+
+def test_a_busy_history_changes_nothing() -> None:
+    busy = Advice(utilization=0.7, mig_profile="1g.5gb", milli=125)
+
+    changed, _ = mutated_pod(a_pod(), "team", PodPolicy(), around(ON, advice=busy))
+
+    assert changed == a_pod()
+
+
+def test_a_profile_that_no_gpu_here_has_is_told_and_not_asked_for() -> None:
+    pod = a_pod(annotations={"gpu-autoscaler.io/mig-profile": "7g.80gb"})
+
+    changed, told = mutated_pod(pod, "team", PodPolicy(), around(ON))
+
+    assert changed == pod
+    assert "no GPU here can be cut into 7g.80gb" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "enforcement"), [(SharingMode.MPS, "mps"), (SharingMode.TIMESLICING, "none")]
+)
+def test_a_policys_share_is_taken_with_its_way_of_sharing(mode: SharingMode, enforcement: str) -> None:
+    known = around(ON, advice=None, sharing_mode=mode, share_milli=250)
+
+    changed, _ = mutated_pod(a_pod(), "team", PodPolicy(), known)
+
+    assert limits_of(changed) == {"gpuloom.dev/gpu-milli": "250"}
+    assert changed["metadata"]["annotations"] == {"gpuloom.dev/enforcement": enforcement}
+
+
+def test_pods_of_ours_get_what_delivery_by_environment_needs() -> None:
+    pod = a_pod({"gpuloom.dev/gpu-milli": "500"})
+    pod["spec"]["containers"].append(
+        {"name": "side", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    )
+    known = around(offers=Offers(shares=True, by_environment=True))
+
+    changed, _ = mutated_pod(pod, "team", PodPolicy(), known)
+
+    assert changed["spec"]["runtimeClassName"] == "nvidia"
+    assert sees_only_its_allocation(changed, "main")
+
+
+@pytest.mark.parametrize(
+    ("given_name", "result"), [(None, "ours"), ("default-scheduler", "ours"), ("own", "own")]
+)
+def test_a_gpu_pod_that_names_no_scheduler_gets_ours(given_name: str | None, result: str) -> None:
+    pod = a_pod()
+    if given_name:
+        pod["spec"]["schedulerName"] = given_name
+
+    changed, _ = mutated_pod(pod, "team", PodPolicy(scheduler_name="ours"), around())
+
+    assert changed["spec"]["schedulerName"] == result
+
+
+WORDS = st.sampled_from(
+    ["enabled", "disabled", "mig", "mps", "timeslicing", "true", "false", "1g.5gb", "", "x"]
+)
+KEYS = st.sampled_from(
+    [f"gpu-autoscaler.io/{word}" for word in ("sharing", "sharing-mode", "mig-profile", "optimize")]
+)
+ADVICE = st.one_of(
+    st.none(),
+    st.builds(
+        Advice,
+        st.floats(0, 1),
+        st.sampled_from([None, "1g.5gb", "9g.1gb"]),
+        st.sampled_from([None, 0, 125, 1000, 5000]),
+        st.sampled_from([None, 4096]),
+    ),
+)
+
+
+@given(
+    st.dictionaries(KEYS, WORDS, max_size=3),
+    st.dictionaries(KEYS, WORDS, max_size=3),
+    st.sampled_from([{}, ON, OFF]),
+    ADVICE,
+    st.sampled_from([None, *SharingMode]),
+    st.booleans(),
+)
+def test_admitting_a_pod_twice_is_admitting_it_once(
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    namespace: dict[str, str],
+    advice: Advice | None,
+    mode: SharingMode | None,
+    by_environment: bool,
+) -> None:
+    pod = a_pod(labels=labels, annotations=annotations)
+    before = copy.deepcopy(pod)
+    offers = Offers(True, OFFERS.mig_profiles, by_environment)
+    known = around(namespace, advice=advice, sharing_mode=mode, offers=offers)
+
+    once, _ = mutated_pod(pod, "team", PodPolicy(scheduler_name="ours"), known)
+    twice, _ = mutated_pod(copy.deepcopy(once), "team", PodPolicy(scheduler_name="ours"), known)
+
+    assert pod == before
+    assert twice == once
+    assert pod_request(once) is not None

@@ -1,0 +1,115 @@
+"""The wire: reviews that are none, patches that do what they say, and a guard that lets nobody else write."""
+
+import base64
+import copy
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuloom.errors import InvalidRequestError
+from gpuloom.sim.kubeapi.patches import json_patch as applied
+from services.webhook.admission import Admission, AdmissionSettings
+from services.webhook.core.guard import refusal
+from services.webhook.core.pods import PodPolicy, Surroundings
+from services.webhook.core.reviews import Answer, Review, answer_body, json_patch, read_review
+from services.webhook.ports import NoAdvisor
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+OBJECTS = st.dictionaries(st.sampled_from(["a", "b/c", "d~e", "f"]), JSON, max_size=4)
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_patch_makes_the_one_object_of_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert applied(copy.deepcopy(before), json_patch(before, after)) == after
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request":1}', b'{"request":{}}', b"\xff\xfe"])
+def test_a_body_that_is_no_review_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        read_review(body)
+
+
+def test_an_answer_carries_its_patch_as_the_api_server_wants_it() -> None:
+    patch = [{"op": "add", "path": "/x", "value": 1}]
+
+    response = orjson.loads(answer_body("u-1", Answer(patch, ("be warned",))))["response"]
+
+    assert response["uid"] == "u-1"
+    assert response["allowed"]
+    assert orjson.loads(base64.b64decode(response["patch"])) == patch
+    assert response["warnings"] == ["be warned"]
+
+
+def a_write(user: str, before: dict[str, str], after: dict[str, str]) -> Review:
+    def pod(annotations: dict[str, str]) -> dict[str, Any]:
+        return {"metadata": {"annotations": annotations}}
+
+    return Review("u", "Pod", "UPDATE", "team", user, pod(after), pod(before))
+
+
+def test_nobody_but_the_extender_writes_an_allocation() -> None:
+    writers = frozenset({"extender"})
+    taken = {"gpuloom.dev/allocation": "{}"}
+
+    assert refusal(a_write("extender", {}, taken), writers) is None
+    assert refusal(a_write("eve", taken, {**taken, "other": "x"}), writers) is None
+    for before, after in (({}, taken), (taken, {}), (taken, {"gpuloom.dev/allocation": "{1}"})):
+        assert "only GPULoom" in str(refusal(a_write("eve", before, after), writers))
+
+
+class EmptyCluster:
+    def surroundings(self, pod: Any, namespace: str, advice: object) -> Surroundings:
+        return Surroundings({"gpu-autoscaler.io/sharing-enabled": "true"})
+
+
+def an_admission(rejects: bool = False) -> Admission:
+    strategies = frozenset({"leastLoaded"})
+    settings = AdmissionSettings(PodPolicy(), 0.03, rejects, frozenset(), strategies)
+    return Admission(EmptyCluster(), NoAdvisor(), settings)
+
+
+@given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JSON, max_size=3))
+async def test_no_pod_however_odd_is_stopped_by_the_mutation(pod: dict[str, Any]) -> None:
+    answer = await an_admission().mutate(Review("u", "Pod", "CREATE", "team", "me", pod, {}))
+
+    assert answer.denied is None
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+async def test_a_wrong_request_is_refused_only_if_that_is_switched_on(rejects: bool) -> None:
+    container = {"name": "c", "resources": {"limits": {"gpuloom.dev/gpu-milli": "1500"}}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+
+    answer = await an_admission(rejects).validate(Review("u", "Pod", "CREATE", "team", "me", pod, {}))
+
+    told = answer.denied if rejects else answer.warnings[0]
+    assert (answer.denied is not None) == rejects
+    assert "1500" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "told"),
+    [
+        ("GPUWorkload", {"schedulingStrategy": "best"}, "there is no strategy best"),
+        ("GPUWorkload", {"migProfile": "9g.1gb"}, "MIG profile 9g.1gb"),
+        ("GPUNodeConfig", {"migProfiles": ["1g.5gb", "9g.1gb"]}, "MIG profile 9g.1gb"),
+        ("AutoscalingPolicy", {"nodePools": [{"gpuType": "voodoo2"}]}, "gpuType voodoo2"),
+        ("GPUWorkload", {}, None),
+        ("CostBudget", {"anything": 1}, None),
+    ],
+)
+async def test_custom_resources_are_held_to_what_is_installed(
+    kind: str, spec: dict[str, Any], told: str | None
+) -> None:
+    answer = await an_admission().validate(Review("u", kind, "CREATE", "", "me", {"spec": spec}, {}))
+
+    assert answer.denied is None if told is None else told in str(answer.denied)
