@@ -99,7 +99,8 @@ class Tracker:
             end_ns = max(pod.start_ns, seen_ns.get(uid, pod.start_ns), known_end_ns.get(uid, 0))
             ends.append((pod.node_uid, end_ns))
             self._end_pod(pod, end_ns, now_ns)
-            if end_ns < now_ns and uid not in known_end_ns:
+            # Told even where usage shows the pod: windows that are still on their way narrow it.
+            if end_ns < now_ns:
                 self._pending.gaps.append(Gap(pod.node_uid, uid, end_ns, now_ns, POD_GONE))
         for uid in sorted(self.nodes.keys() - present):
             node = self.nodes.pop(uid)

@@ -1,7 +1,7 @@
 """Follows nodes, pods and namespaces in Kubernetes and writes what changes, a second at a time.
 
 What is not written when the process dies is told again by the next list. Only what was deleted meanwhile is
-not; that ends where it was last known to be there, or where usage shows it last.
+not; that ends where it was last known to be there, until windows that come later show it for longer.
 """
 
 import logging
@@ -74,15 +74,17 @@ class FactWriter:
         since_ns = min((seen[uid] for uid in gone), default=0) - 3_600_000_000_000
         known_end = await self._store.known_end_ns(gone, since_ns)
         self.tracker.settle(seen, present, known_end, now_ns(self._clock))
-        await self.flush()
+        # Before any window is read: windows narrow the gaps that are written here.
+        while not await self.flush():
+            await self._clock.sleep(FLUSH_S)
 
     async def run(self) -> None:
         while True:
             await self._clock.sleep(FLUSH_S)
             await self.flush()
 
-    async def flush(self) -> None:
-        """Write what changed; what can't be written is kept for the next time."""
+    async def flush(self) -> bool:
+        """Write what changed; what can't be written is kept for the next time. False if that is so."""
         pending, now = self.tracker.drain(), now_ns(self._clock)
         is_due = self._clock.monotonic() - self._alive_s >= ALIVE_S
         if is_due:
@@ -96,10 +98,11 @@ class FactWriter:
             except GpuloomError as error:
                 self.tracker.give_back(pending)
                 _log.warning("changes not written, trying again", extra={"reason": str(error)})
-                return
+                return False
         for gap in pending.gaps:
             fields = {"node": gap.node_uid, "pod": gap.pod_uid, "reason": gap.reason}
             _log.warning("a stretch of time is not known", extra=fields)
+        return True
 
     def _observe_node(self, change: Change) -> None:
         if change.new is None:

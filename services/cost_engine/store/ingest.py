@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import PodRef
 from gpuloom.model.usage import UsageBatch, UsageCursor
+from services.cost_engine.core.gaps import Sight, narrow
 from services.cost_engine.core.intervals import UNITS_PER_GPU, Claim, PodIdentity, PodInterval
-from services.cost_engine.core.windows import UsageRow, place_window, pods_of, rows_of
+from services.cost_engine.core.windows import PlacedWindow, UsageRow, place_window, pods_of, rows_of
 from services.cost_engine.store import intervals, usage
 
 
@@ -27,28 +30,42 @@ class Times:
     oldest_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch as it is kept: its windows in their place, and how far its spool was and is read."""
+
+    windows: list[PlacedWindow]
+    rows: list[UsageRow]
+    before: usage.SpoolState
+    after: usage.SpoolState
+    late: int
+
+    @property
+    def node_uid(self) -> str:
+        return self.after.cursor.node_uid
+
+
 def ingest(session: Session, batches: Sequence[UsageBatch], times: Times, known_days: set[int]) -> Ingested:
     """What was read before is left out."""
     states = usage.spool_states(session, sorted({batch.cursor.spool_id for batch in batches}))
-    rows: list[UsageRow] = []
-    moved = late = 0
+    placed: list[_Batch] = []
     for batch in batches:
         state = states.get(batch.cursor.spool_id) or usage.SpoolState(replace(batch.cursor, sequence=0), 0)
-        placed, after, too_late = _placed(batch, state, times)
-        rows += placed
-        moved, late = moved + after.moved - state.moved, late + too_late
-        states[batch.cursor.spool_id] = after
+        placed.append(_placed(batch, state, times))
+        states[batch.cursor.spool_id] = placed[-1].after
+    rows = [row for batch in placed for row in batch.rows]
     usage.write_rows(session, rows, known_days)
     _recover_pods(session, batches, rows, times.received_ns)
+    _recover_ends(session, placed, times)
     intervals.mark(session, usage.touched_hours(rows), times.oldest_ns)
     usage.save_spools(session, [states[batch.cursor.spool_id] for batch in batches])
-    return Ingested(len(rows), moved, late)
+    moved = sum(batch.after.moved - batch.before.moved for batch in placed)
+    return Ingested(len(rows), moved, sum(batch.late for batch in placed))
 
 
-def _placed(
-    batch: UsageBatch, state: usage.SpoolState, times: Times
-) -> tuple[list[UsageRow], usage.SpoolState, int]:
-    end_ns, moved, late, rows = state.last_end_ns, 0, 0, list[UsageRow]()
+def _placed(batch: UsageBatch, state: usage.SpoolState, times: Times) -> _Batch:
+    end_ns, moved, late = state.last_end_ns, 0, 0
+    windows, rows = list[PlacedWindow](), list[UsageRow]()
     for window in batch.windows:
         if window.sequence <= state.cursor.sequence:
             continue
@@ -57,6 +74,7 @@ def _placed(
         if placed.start_ns < times.oldest_ns:
             late += 1
             continue
+        windows.append(placed)
         rows += rows_of(window, placed, window.node_uid or batch.cursor.node_uid)
     newest = max(batch.cursor.sequence, state.cursor.sequence)
     after = usage.SpoolState(
@@ -65,7 +83,33 @@ def _placed(
         state.missed + batch.missed,
         state.moved + moved,
     )
-    return rows, after, late
+    return _Batch(windows, rows, state, after, late)
+
+
+def _recover_ends(session: Session, placed: Sequence[_Batch], times: Times) -> None:
+    """Pods that were gone when the engine came back were there for as long as their agents' windows say."""
+    told = [batch for batch in placed if batch.windows]
+    with_gaps = intervals.pod_gaps(session, sorted({batch.node_uid for batch in told})).keys()
+    for batch in told:
+        if batch.node_uid in with_gaps:
+            # Read again: a batch before it may have narrowed them.
+            for gap in intervals.pod_gaps(session, [batch.node_uid]).get(batch.node_uid, ()):
+                _recover_end(session, gap, batch, times.oldest_ns)
+
+
+def _recover_end(session: Session, gap: Row[Any], batch: _Batch, oldest_ns: int) -> None:
+    held: dict[int, int] = {}
+    for row in batch.rows:
+        if row.pod_uid == gap.pod_uid and row.held_ns:
+            held[row.start_ns] = max(held.get(row.start_ns, 0), row.start_ns + row.held_ns)
+    sights = (Sight(w.start_ns, w.end_ns, held.get(w.start_ns)) for w in batch.windows)
+    found = narrow((gap.start_ns, gap.end_ns), batch.before.last_end_ns, sights)
+    if found.gap == (gap.start_ns, gap.end_ns):
+        return
+    intervals.replace_gap(session, gap, found.gap)
+    if found.end_ns > gap.start_ns:
+        intervals.extend_pod(session, gap.pod_uid, gap.node_uid, found.end_ns)
+        intervals.mark_span(session, gap.node_uid, (gap.start_ns, found.end_ns), oldest_ns)
 
 
 def _recover_pods(

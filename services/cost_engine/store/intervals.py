@@ -188,6 +188,37 @@ def save_gap(session: Session, node_uid: str, pod_uid: str, span: tuple[int, int
     )
 
 
+def pod_gaps(session: Session, node_uids: Sequence[str]) -> dict[str, list[Row[Any]]]:
+    """Of pods, by node."""
+    clause, names = _within("node_uid", node_uids)
+    rows = session.execute(text(f"SELECT * FROM gap WHERE pod_uid <> ''{clause} ORDER BY pod_uid"), names)
+    found: dict[str, list[Row[Any]]] = {}
+    for row in rows:
+        found.setdefault(row.node_uid, []).append(row)
+    return found
+
+
+def replace_gap(session: Session, gap: Row[Any], span: tuple[int, int] | None) -> None:
+    """By a shorter one, or by nothing."""
+    session.execute(
+        text("DELETE FROM gap WHERE node_uid = :node AND pod_uid = :pod AND start_ns = :start"),
+        {"node": gap.node_uid, "pod": gap.pod_uid, "start": gap.start_ns},
+    )
+    if span is not None:
+        save_gap(session, gap.node_uid, gap.pod_uid, span, gap.reason)
+
+
+def extend_pod(session: Session, pod_uid: str, node_uid: str, end_ns: int) -> None:
+    """It was there at least until then. One that lasts still is left alone."""
+    session.execute(
+        text(
+            "UPDATE pod_interval SET end_ns = :end "
+            "WHERE pod_uid = :pod AND node_uid = :node AND end_ns < :end"
+        ),
+        {"pod": pod_uid, "node": node_uid, "end": end_ns},
+    )
+
+
 def gaps_between(session: Session, start_ns: int, end_ns: int, limit: int = 1000) -> list[Row[Any]]:
     return list(
         session.execute(

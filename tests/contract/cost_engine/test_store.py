@@ -24,7 +24,7 @@ from services.cost_engine.core.intervals import (
     PodInterval,
 )
 from services.cost_engine.core.prices import Price, PriceBook, Source
-from services.cost_engine.core.tracking import NodeChange, PodChange
+from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
 from services.cost_engine.store import timescale
 from services.cost_engine.store.costs import Window
 from services.cost_engine.store.store import MIGRATIONS, CostStore, FactChanges
@@ -162,6 +162,34 @@ async def test_a_pod_that_only_windows_show_is_recovered_from_them(store: CostSt
     )
     assert found["ns/ghost",].cost > 0
     assert found["ns/ghost",].unknown == 0
+
+
+async def test_a_pod_that_was_gone_after_a_restart_is_billed_as_long_as_later_windows_show_it(
+    store: CostStore,
+) -> None:
+    book = await prepared(store)
+    assumed_ns, back_ns = START_NS + 60 * MINUTE_NS, START_NS + 90 * MINUTE_NS
+    claim = a_pod("gone").interval.claim
+    ended = PodInterval("gone", "n1", START_NS, assumed_ns, claim)
+    change = PodChange(ended, PodIdentity("gone", "ns", "gone"), (START_NS, NOW_NS))
+    await store.ingest([a_batch(windows(1, 55, pods=("gone",)))], NOW_NS)
+    gap = Gap("n1", "gone", assumed_ns, back_ns, "the engine was away")
+    await store.save_facts(FactChanges([], [change], [gap]), NOW_NS)
+    await store.compute(book, NOW_NS)
+
+    await store.ingest([a_batch(windows(56, 20, pods=("gone",)))], NOW_NS)
+    until_then = await store.gaps(START_NS, NOW_NS)
+    await store.ingest([a_batch(windows(76, 10, pods=()))], NOW_NS)
+    await store.compute(book, NOW_NS, grow=False)
+
+    (cost,) = [row.cost for group, row in (await totals(store, ("pod",))).items() if group == ("ns/gone",)]
+    alike = PodInterval("gone", "n1", START_NS, START_NS + 75 * MINUTE_NS, claim)
+    await store.save_facts(FactChanges([], [replace(change, interval=alike)]), NOW_NS)
+    await store.compute(book, NOW_NS, grow=False)
+    (told,) = [row.cost for group, row in (await totals(store, ("pod",))).items() if group == ("ns/gone",)]
+    assert cost == told
+    assert [(gap.start_ns, gap.end_ns) for gap in until_then] == [(START_NS + 75 * MINUTE_NS, back_ns)]
+    assert await store.gaps(START_NS, NOW_NS) == []
 
 
 async def test_a_price_that_changes_or_comes_late_changes_the_hours_since_it_holds(store: CostStore) -> None:

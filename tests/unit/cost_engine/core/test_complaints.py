@@ -194,7 +194,8 @@ def test_a_gap_after_a_restart_is_marked_and_ends_where_usage_shows_the_pod_last
         "two": START_NS + 9,
     }
     assert [(gap.pod_uid, gap.start_ns, gap.end_ns) for gap in pending.gaps] == [
-        ("one", START_NS + 5, START_NS + 20)
+        ("one", START_NS + 5, START_NS + 20),
+        ("two", START_NS + 9, START_NS + 20),
     ]
 
 
