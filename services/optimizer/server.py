@@ -24,14 +24,15 @@ from services.optimizer.metrics import OptimizerMetrics
 from services.optimizer.summaries import Summaries
 
 SERVICE = pb.DESCRIPTOR.services_by_name["OptimizerService"]
-_PEOPLE = frozenset({"cli"})
+_CLI = frozenset({"cli"})
+_PEOPLE = frozenset({"console", "cli"})
 ALLOWED_CALLERS = {
-    "Classify": _PEOPLE,
-    "Predict": _PEOPLE,
+    "Classify": _CLI,
+    "Predict": _CLI,
     "Hint": frozenset({"scheduler_extender", "cli"}),
     "Waste": _PEOPLE,
     "Recommend": _PEOPLE,
-    "Profiles": _PEOPLE,
+    "Profiles": _CLI,
 }
 
 
