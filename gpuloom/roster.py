@@ -48,6 +48,8 @@ class Embedded(StrEnum):
     """Address of the simulated cloud."""
     DATABASES = "databases"
     """The directory of SQLite files."""
+    CONSOLE_ACCESS = "console_access"
+    """Everybody who reaches this machine's loopback: the simulated API reviews no tokens."""
     NAMESPACE = "namespace"
     """Where leases and what is remembered are kept: a fresh cluster has no namespace of ours."""
     USAGE_INTERVAL = "usage_interval"
@@ -355,8 +357,7 @@ ROSTER = Roster(
                 ),
             ),
             embedded={
-                # The simulated API reviews no tokens, and nobody else reaches this machine's loopback.
-                "GPULOOM_CONSOLE_ACCESS": "loopback",
+                "GPULOOM_CONSOLE_ACCESS": "{console_access}",
             },
         ),
     ),

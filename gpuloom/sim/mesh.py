@@ -320,6 +320,7 @@ class MeshPlanner:
             Embedded.AGENTS_FILE: str(self.directory.agents_file),
             Embedded.CLOUD: _url(self.ports.cloud),
             Embedded.DATABASES: str(self.directory.databases),
+            Embedded.CONSOLE_ACCESS: "loopback",
             Embedded.NAMESPACE: SERVICE_NAMESPACE,
             Embedded.USAGE_INTERVAL: LIVELY_USAGE if lively else QUIET_USAGE,
         }

@@ -119,6 +119,7 @@ export class HeatMap {
     for (const cell of this.cells) cell.colour = undefined;
     this.drawNodes(this.byNode.keys(), scene);
     this.outline();
+    performance.mark("heat-map-drawn");
   }
 
   drawNodes(uids, scene) {
