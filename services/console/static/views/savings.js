@@ -8,7 +8,7 @@ export const key = "r";
 export const needs = ["waste"];
 export const count = (store) => ({ text: store.items("waste").length });
 
-const COLUMNS = [["Pod"], ["Class"], ["Waste", "num"], ["Use", "num"], ["Now"], ["Better"], ["Saves a month", "num"], ["Sure", "num"], [""]];
+const COLUMNS = [["Pod"], ["Class"], ["Waste", "num"], ["Use", "num"], ["Now"], ["Better"], ["Saves a month", "num"], ["Sure", "num"], ["Patch"]];
 
 export function mount(main, { store, route, setOption }) {
   const list = table("Pods that hold more than they use", COLUMNS);
