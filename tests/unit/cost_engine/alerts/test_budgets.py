@@ -160,8 +160,11 @@ async def test_a_receiver_that_was_away_is_told_later_and_the_others_not_again(s
     assert (stage.outside.events, stage.outside.sent) == (["soft", "hard"], ["soft", "hard"])
 
 
-async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(stage: Stage) -> None:
-    budget = a_budget(5.0, action="block", grace=30, namespaces=["lab"], labels={"gpu-project": "x"})
+@pytest.mark.parametrize("action", ["block", "throttle"])
+async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(
+    stage: Stage, action: str
+) -> None:
+    budget = a_budget(5.0, action=action, grace=30, namespaces=["lab"], labels={"gpu-project": "x"})
     await stage.after(1.1, stage.an_engine(budget))
     engine = stage.an_engine(budget)
     await stage.after(0.1, engine)
@@ -171,6 +174,7 @@ async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(
 
     (verdict,) = engine.verdicts()
     assert "budget lab is used up" in verdict.reason
+    assert verdict.action == action
     assert verdict.stops("lab", {"gpu-project": "x"})
     assert not verdict.stops("lab", {})
     assert not verdict.stops("other", {"gpu-project": "x"})
