@@ -1,7 +1,7 @@
 """Which pods a budget stops, by verdicts that were fetched before. Pure; without them nobody is stopped.
 
-A budget that blocks stops its pods altogether. One that throttles leaves them what nobody else waits for: they
-are stopped while another GPU pod waits, unless that has waited for ten minutes, so that a pod that fits
+A budget that blocks stops its pods altogether. One that throttles leaves them what nobody else waits for:
+they are stopped while another GPU pod waits, unless that has waited for ten minutes, so that a pod that fits
 nowhere cannot stop a team for good.
 """
 
