@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -44,6 +45,9 @@ class Run:
         found = asked(self._directory, "optimize", "-o", "json")
         report = json.loads(found.stdout) if found.returncode == 0 else {"pods": []}
         return {each["pod"]["name"]: each for each in report["pods"] if each["recommended"]}
+
+    def is_made(self, path: str, manifest: dict[str, Any]) -> bool:
+        return self.call("POST", path, manifest)[0] == 201
 
     def runs(self, stem: str) -> bool:
         _, listed = self.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")
@@ -99,7 +103,7 @@ def test_waste_is_found_within_two_minutes_with_a_change_that_passes_a_dry_run(r
         wait_for_line(process, "everything is up")
         run = Run(run_directory)
         for path, manifest in batch_of_waste().items():
-            assert within(30.0, lambda p=path, m=manifest: run.call("POST", p, m)[0] == 201)
+            assert within(30.0, partial(run.is_made, path, manifest))
 
         names = (NAME, JOB, POD)
         assert within(RUNNING_AFTER_S, lambda: all(run.runs(name) for name in names))
