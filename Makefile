@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
+.PHONY: help run test test-real rights test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ test: $(VENV)/.dev-ready ## unit, contract, mesh and scenario tests; needs only 
 
 test-real: $(VENV)/.dev-ready ## tests that need more than Python; says which parts ran
 	@tests/real.sh "$(BIN)" $(ARGS)
+
+rights: $(VENV)/.dev-ready ## test-real with nothing left out; fails on a right of a service that no test used, too
+	@GPULOOM_REQUIRE_REAL=1 GPULOOM_RIGHTS_FULL=1 tests/real.sh "$(BIN)" $(ARGS)
 
 test-soak: $(VENV)/.dev-ready ## the cluster tests at full length and size; GPULOOM_CLUSTER_NODES and GPULOOM_CLUSTER_PODS change it
 	@GPULOOM_CLUSTER_SOAK=1 $(BIN)/pytest -q -s -m real tests/cluster $(ARGS)
