@@ -72,16 +72,20 @@ async def build(app: App, config: AutoscalerConfig) -> None:
         lambda: drainer.drained(store.claims()),
         policies.pool_labels,
         lambda instance: _adopted(instance, policies),
+        lambda pool: scaler.only_tells(pool),  # noqa: PLW0108 - the scaler is made below
     )
     sweepers = {
         provider: Sweeper(cloud, store, inputs, tools, config.pace.timeouts())
         for provider, cloud in (await open_clouds(app, config)).items()
     }
-    settings = ScalerSettings(config.pace.down(), config.dry_run, config.consolidates, config.hours_a_month)
+    settings = ScalerSettings(
+        config.pace.down(), config.dry_run, config.consolidates, config.hours_a_month, config.bounds.values()
+    )
     scaler = Scaler(reader, store, policies, sweepers, tools, settings)
     scaler.prices = scaler.given_prices = _prices(config.clouds)
     pressure = await _pressure(app, config, scaler)
     scaler.pressure_of, scaler.prediction_of = pressure.of, pressure.prediction
+    scaler.notes_of = pressure.notes
     cost = await app.enter(RpcChannel(rpc, str(config.cost_address), "cost_engine"))
     prices = CostEnginePrices(cost, _regions(config.clouds))
     loop = NodeLoop(scaler, sweepers, drainer, Interruptions(scaler, drainer, tools), prices, tools)
@@ -90,7 +94,9 @@ async def build(app: App, config: AutoscalerConfig) -> None:
     app.add_loop("events", recorder.run)
     app.add_loop(
         "leadership",
-        lambda: leadership.run(lambda: loop.run(config.pace.interval_s), lambda: not scaler.unready_reason()),
+        lambda: leadership.run(
+            _work(loop, pressure, config.pace.interval_s), lambda: not scaler.unready_reason()
+        ),
     )
     app.add_readiness("synced", lambda: scaler.unready_reason() or None)
     servicer = AutoscalerServer(scaler, leadership.is_leader, app.clock)
@@ -99,6 +105,8 @@ async def build(app: App, config: AutoscalerConfig) -> None:
 
 
 def _work(loop: NodeLoop, pressure: PressureSource, interval_s: float) -> Callable[[], Awaitable[None]]:
+    """What the leader does, side by side: a failure that one of them does not handle ends both."""
+
     async def work() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(loop.run(interval_s), name="nodes")

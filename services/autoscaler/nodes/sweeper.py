@@ -37,6 +37,8 @@ class SweepInputs:
     drained: Callable[[], frozenset[str]]
     pool_labels: Callable[[str], Mapping[str, str]]
     adopted: Callable[[Instance], GpuNodeClaimSpec | None]
+    only_tells: Callable[[str], bool] = lambda _: False
+    """Whether a pool is in a dry run: its machines are told of, and none is asked for or ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ class Sweeper:
             self._timeouts,
         )
         for step in sweep(seen):
+            if self._is_held(step):
+                _log.debug("dry run: left undone", extra=_fields(self.cloud, step=_shown(step)))
+                continue
             try:
                 await self._carry_out(step, now)
             except ConflictError as error:
@@ -94,6 +99,15 @@ class Sweeper:
             except GpuloomError as error:
                 self._metrics.errors.inc()
                 _log.warning("step failed", extra=_fields(self.cloud, error=str(error), step=_shown(step)))
+
+    def _is_held(self, step: Step) -> bool:
+        match step:
+            case Ask(claim) | End(claim):
+                return self._inputs.only_tells(claim.spec.pool_name)
+            case Shrink(name):
+                groups = self.view.groups if self.view is not None else ()
+                return any(self._inputs.only_tells(one.pool) for one in groups if one.name == name)
+        return False
 
     async def _carry_out(self, step: Step, now: datetime) -> None:
         match step:
