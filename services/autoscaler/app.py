@@ -16,7 +16,7 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leadership import Leadership
-from gpuloom.kube.resources import NODES, PDBS, PODS
+from gpuloom.kube.resources import INFERENCE_POLICIES, NODES, PDBS, PODS
 from gpuloom.model.claims import GpuNodeClaimSpec
 from gpuloom.model.money import nano_usd
 from gpuloom.model.policies import CapacityType, CloudProvider
@@ -161,12 +161,14 @@ def _sources(client: KubeClient, discovery: RpcChannel, extender: RpcChannel, ap
         budgets=Informer(client, PDBS, app.clock),
         facts=ClusterMirror(discovery, app.clock, MirrorOptions(with_usage=True)),
         ledger=LedgerMirror(extender, app.clock),
+        inference=Informer(client, INFERENCE_POLICIES, app.clock),
     )
     app.add_loop("pods", sources.pods.run)
     app.add_loop("nodes", sources.nodes.run)
     app.add_loop("budgets", sources.budgets.run)
     app.add_loop("discovery", sources.facts.run)
     app.add_loop("ledger", sources.ledger.run)
+    app.add_loop("inference-policies", sources.inference.run)
     return sources
 
 

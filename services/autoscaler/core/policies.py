@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuloom.model.claims import GpuNodeClaim
+from gpuloom.model.objects import ConditionStatus
 from gpuloom.model.policies import AutoscalingPolicy
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.mix import Mix
@@ -89,6 +90,20 @@ def missing_by_floor(policy: Effective, live: Sequence[GpuNodeClaim]) -> dict[st
     if short > 0 and spec.pools:
         missing[""] = short
     return missing
+
+
+def cooldown_start(last_up: datetime | None, claims: Iterable[GpuNodeClaim]) -> datetime | None:
+    """When the cooldown of additions began; None once a launch failed since: the next best is asked at once.
+
+    Its offering is backed off by then, so no cloud is asked for the same again.
+    """
+    for claim in claims:
+        told = life.condition_of(claim, life.CONDITION_LAUNCHED)
+        if last_up is not None and told is not None and told.status is ConditionStatus.FALSE:
+            asked = claim.status.requested
+            if asked is not None and asked >= last_up and told.last_transition >= last_up:
+                return None
+    return last_up
 
 
 def remaining_s(last: datetime | None, cooldown_s: int, now: datetime) -> float:

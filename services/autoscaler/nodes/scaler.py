@@ -21,7 +21,7 @@ from services.autoscaler.core.machines import PricedOffering
 from services.autoscaler.core.offerings import Book, Offering, OfferingKey, book_of
 from services.autoscaler.core.pending import PendingPod
 from services.autoscaler.core.plan import PlannedNode
-from services.autoscaler.core.policies import Effective, claims_of, remaining_s
+from services.autoscaler.core.policies import Effective, claims_of, cooldown_start, remaining_s
 from services.autoscaler.core.policy_status import Memory, Outcome, an_action
 from services.autoscaler.core.scale_down import DownSettings, NodeLoad, ScaleDown, UseBook, decide_scale_down
 from services.autoscaler.core.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
@@ -143,10 +143,9 @@ class Scaler:
         if sweeper is not None and sweeper.view is not None:
             market = Market(sweeper.view, self.offered.get(spec.provider, ()), self.prices)
             table = offering_table(spec, market, load_catalog(), self.book, now)
+        names = {pool.name for pool in spec.pools}
         draining = sum(
-            one.status.state is ClaimState.DRAINING
-            and one.spec.pool_name in {pool.name for pool in spec.pools}
-            for one in claims
+            one.status.state is ClaimState.DRAINING and one.spec.pool_name in names for one in claims
         )
         situation = Situation(
             policy=policy,
@@ -155,7 +154,9 @@ class Scaler:
             nodes=snapshot.nodes,
             table=table,
             now=now,
-            last_scale_up=self.memory(policy).last_up,
+            last_scale_up=cooldown_start(
+                self.memory(policy).last_up, [one for one in claims if one.spec.pool_name in names]
+            ),
             interruption_rate=self.book.interruption_rate,
             pressure=self.pressure_of(policy, snapshot),
             form=snapshot.form,
