@@ -97,12 +97,14 @@ def cooldown_start(last_up: datetime | None, claims: Iterable[GpuNodeClaim]) -> 
 
     Its offering is backed off by then, so no cloud is asked for the same again.
     """
+    if last_up is None:
+        return None
+    # Times on claims are whole seconds.
+    since = last_up.replace(microsecond=0)
     for claim in claims:
-        told = life.condition_of(claim, life.CONDITION_LAUNCHED)
-        if last_up is not None and told is not None and told.status is ConditionStatus.FALSE:
-            asked = claim.status.requested
-            if asked is not None and asked >= last_up and told.last_transition >= last_up:
-                return None
+        told, asked = life.condition_of(claim, life.CONDITION_LAUNCHED), claim.status.requested
+        if told is not None and told.status is ConditionStatus.FALSE and asked is not None and asked >= since:
+            return None
     return last_up
 
 

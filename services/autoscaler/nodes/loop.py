@@ -1,4 +1,4 @@
-"""The leader's loop, as one readable round: sweep clouds, handle interruptions, drain, decide.
+"""The leader's loop, as one readable round: handle interruptions, sweep clouds, drain, decide.
 
 One thing after the other, so that every step sees what the step before it wrote.
 """
@@ -60,12 +60,12 @@ class NodeLoop:
         if self._scaler.unready_reason():
             return
         await self._store.protect()
+        # Before any cloud is asked: one that is slow must not use up a notice.
+        await self._interruptions.step(self._store.claims())
         await self._read_prices()
         for provider, sweeper in self._sweepers.items():
             if self._store.caught_up():
                 await sweeper.sweep(self._claims_of(provider))
-        if self._store.caught_up():
-            await self._interruptions.step(self._store.claims())
         await self._drain(self._store.claims())
         await self._scaler.round()
 
