@@ -135,7 +135,7 @@ async def test_f22_a_notice_cordons_replaces_and_evicts_low_before_medium_before
                 annotations = world.pods()["train"]["metadata"]["annotations"]
                 asked = annotations.get("gpuloom.dev/checkpoint-requested", asked)
 
-        assert len(claims) == 2, "the replacement is asked for before anybody leaves"
+        assert "Requested" in claims, "the replacement is asked for before anybody leaves"
         assert left[0] == []
         assert [some for some in left if some] == [["bare", "play"], ["serve"], ["train"]]
         assert asked
