@@ -1,5 +1,7 @@
 """Round by round on a simulated API: what is bought, told and given back, whatever fails in between."""
 
+from typing import Any
+
 import pytest
 
 from gpuloom.names import ANNOTATION_SPOT_WARNING
@@ -11,7 +13,7 @@ WAITED_S = 130.0
 PRIORITY = "gpu-autoscaler.io/eviction-priority"
 
 
-async def with_a_node(world: World, **spec: object) -> str:
+async def with_a_node(world: World, **spec: Any) -> str:
     """A policy, a pod that waited, and the node that was bought for it."""
     world.add_policy(**spec)
     world.add_pod("first")
@@ -47,7 +49,7 @@ async def test_a_pod_waits_a_node_is_bought_labelled_and_told_of() -> None:
 
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("after", range(12))
-async def test_a_crash_after_any_cloud_call_leaves_no_orphan_and_buys_nothing_twice(
+async def test_f9_a_crash_after_any_cloud_call_leaves_no_orphan_and_buys_nothing_twice(
     grouped: bool, after: int
 ) -> None:
     """From the first look at the cloud to the end of the machine, with all that is written in between."""
