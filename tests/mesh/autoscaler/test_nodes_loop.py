@@ -8,6 +8,7 @@ from gpuloom.names import ANNOTATION_SPOT_WARNING
 from services.autoscaler.core.machines import FailureKind
 from tests.mesh.autoscaler.memory_cloud import CrashError, a_refusal
 from tests.mesh.autoscaler.world import CLAIMS, POOL, World, a_world
+from tests.mesh.waiting import until
 
 WAITED_S = 130.0
 PRIORITY = "gpu-autoscaler.io/eviction-priority"
@@ -142,7 +143,8 @@ async def test_f22_a_notice_cordons_replaces_and_evicts_low_before_medium_before
         assert [some for some in left if some] == [["bare", "play"], ["serve"], ["train"]]
         assert asked
         assert world.api.store.get("nodes", node)["spec"]["unschedulable"]
-        assert [one["type"] for one in world.events("NodeGoes")] == ["Warning"]
+        await until(lambda: world.events("NodeGoes"))
+        assert {one["type"] for one in world.events("NodeGoes")} == {"Warning"}
 
 
 async def test_a_notice_after_which_nothing_happens_opens_the_node_again() -> None:

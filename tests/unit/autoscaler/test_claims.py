@@ -54,7 +54,6 @@ def play(world: World, actions: list[tuple[str, int | bool | None]]) -> None:
 def test_f9_no_crash_buys_twice_or_leaves_a_machine_behind(
     grouped: bool, actions: list[tuple[str, int | bool | None]]
 ) -> None:
-
     world = World(grouped)
 
     play(world, actions)
