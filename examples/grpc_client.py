@@ -2,9 +2,10 @@
 
     python examples/grpc_client.py --discovery HOST:PORT --extender HOST:PORT --certificates FOLDER
 
-The folder holds `client.crt`, `client.key` and `ca.crt`, as `gpuloom run` and `gpuloom certs` write them; in a cluster
-they are `tls.crt`, `tls.key` and `ca.crt` of the Secret `<release>-client-tls`. The identity `client` may call every RPC
-that the command line may call and that changes nothing. Needs grpcio and the package gpuloom, for its stubs.
+The folder holds `client.crt`, `client.key` and `ca.crt`, as `gpuloom run` and `gpuloom certs` write
+them; in a cluster they are `tls.crt`, `tls.key` and `ca.crt` of the Secret `<release>-client-tls`. The
+identity `client` may call every RPC that the command line may call and that changes nothing. Needs grpcio
+and the package gpuloom, for its stubs.
 """
 
 import argparse
