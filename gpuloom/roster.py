@@ -343,6 +343,8 @@ ROSTER = Roster(
     ),
     clients=(
         Client("cli"),
+        # Programs of users: it reads what cli may read (rpc/identity.py).
+        Client("client"),
         Client("kube_scheduler"),
         Client("kube_apiserver", certified=False),
         Client("prometheus", certified=False),
