@@ -139,5 +139,5 @@ services:
         number: 8080
         setting: GPULOOM_HTTP_PORT
         callers: [prometheus]
-clients: [cli, kube_scheduler]
+clients: [cli, client, kube_scheduler]
 {{- end -}}
