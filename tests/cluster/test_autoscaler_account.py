@@ -89,7 +89,9 @@ async def test_a_spot_notice_asks_a_pod_that_leaves_last_to_save_its_work(
         pods = Informer(client, PODS, CLOCK, InformerOptions(indexes={"node": index_by_node}))
         nodes = Informer(client, NODES, CLOCK)
         reader = ClusterReader(
-            Sources(pods, nodes, Informer(client, PDBS, CLOCK), nobody, nobody), MachineForm(), lambda _: {}
+            Sources(pods, nodes, Informer(client, PDBS, CLOCK), nobody, nobody, nobody),
+            MachineForm(),
+            lambda _: {},
         )
         drainer = Drainer(client, reader, EventRecorder(client, "test", "one", CLOCK), CLOCK)
         async with deadline(CLOCK, 30.0), running(pods.run), running(nodes.run):
