@@ -90,6 +90,7 @@ class Scaler:
         self._settings = settings
         self._use = UseBook(settings.down.window_s)
         self._memories: dict[str, Memory] = {}
+        self._told: dict[tuple[str, str], object] = {}
 
     def unready_reason(self) -> str:
         if self.reader.sources.missing():
@@ -262,7 +263,7 @@ class Scaler:
             "reason": up.reason,
             "dry_run": dry_run,
         }
-        _log.info("scaling decision: scale up", extra=fields)
+        self._tell("scaling decision: scale up", fields)
         if dry_run:
             return
         names = await self.buy(policy, up.nodes, up.reason)
@@ -302,7 +303,7 @@ class Scaler:
         if claim is None:
             return
         fields = {"policy": policy.name, "claim": claim.meta.name, "node": claim.status.node_name}
-        _log.info("scaling decision: scale down", extra={**fields, "reason": down.reason, "dry_run": dry_run})
+        self._tell("scaling decision: scale down", {**fields, "reason": down.reason, "dry_run": dry_run})
         if dry_run:
             return
         await self.store.record(claim, life.draining(claim.status, "ScaleDown", down.reason, now))
@@ -310,6 +311,13 @@ class Scaler:
         action = an_action(ScaleDirection.DOWN, {claim.spec.pool_name: 1}, down.reason, now)
         price = claim.status.price_nano_usd_per_hour or 0
         self.note(policy, Taken(policy.name, action, (claim.meta.name,), price))
+
+    def _tell(self, text: str, fields: dict[str, object]) -> None:
+        """A dry run decides the same in every round, and says it once."""
+        said = (str(fields["policy"]), text)
+        if not fields["dry_run"] or self._told.get(said) != fields["reason"]:
+            self._told[said] = fields["reason"]
+            _log.info(text, extra=fields)
 
     def _loads(self, claims: Sequence[GpuNodeClaim], snapshot: Snapshot) -> list[NodeLoad]:
         by_name = {node.name: node for node in snapshot.nodes}
