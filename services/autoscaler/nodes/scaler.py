@@ -5,20 +5,19 @@ Nothing is decided while something is not known, or before this loop's own last 
 
 import asyncio
 import logging
-import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpuloom.catalog import load_catalog
-from gpuloom.model.claims import ClaimOffering, ClaimState, GpuNodeClaim, GpuNodeClaimSpec
+from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.policies import CapacityType, CloudProvider, Prediction, ScaleDirection, ScalingAction
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
 from services.autoscaler.core.consolidation import decide_consolidation
 from services.autoscaler.core.machines import PricedOffering
-from services.autoscaler.core.offerings import Book, Offering, OfferingKey, book_of
+from services.autoscaler.core.offerings import Book, OfferingKey, book_of
 from services.autoscaler.core.pending import PendingPod
 from services.autoscaler.core.plan import PlannedNode
 from services.autoscaler.core.policies import Effective, claims_of, cooldown_start, remaining_s
@@ -26,7 +25,7 @@ from services.autoscaler.core.policy_status import Memory, Outcome, an_action
 from services.autoscaler.core.scale_down import DownSettings, NodeLoad, ScaleDown, UseBook, decide_scale_down
 from services.autoscaler.core.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
 from services.autoscaler.core.table import Market, Table, offering_table
-from services.autoscaler.nodes.claim_store import ClaimStore, NewClaim
+from services.autoscaler.nodes.claim_store import ClaimStore, new_claim
 from services.autoscaler.nodes.cluster import ClusterReader, Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore
 from services.autoscaler.nodes.sweeper import Sweeper, Tools
@@ -90,6 +89,7 @@ class Scaler:
         self._settings = settings
         self._use = UseBook(settings.down.window_s)
         self._memories: dict[str, Memory] = {}
+        self._told: dict[tuple[str, str], object] = {}
 
     def unready_reason(self) -> str:
         if self.reader.sources.missing():
@@ -185,7 +185,7 @@ class Scaler:
         """Claims for these machines; the sweeper asks the cloud for them."""
         names = []
         for node in nodes:
-            new = _new_claim(policy, node.offering, reason, self.tools.clock.now())
+            new = new_claim(policy, node.offering, reason, self.tools.clock.now())
             await self.store.create(replace(new, replaces=replaces, consolidates=consolidates))
             names.append(new.name)
         return tuple(names)
@@ -262,7 +262,7 @@ class Scaler:
             "reason": up.reason,
             "dry_run": dry_run,
         }
-        _log.info("scaling decision: scale up", extra=fields)
+        self._tell("scaling decision: scale up", fields)
         if dry_run:
             return
         names = await self.buy(policy, up.nodes, up.reason)
@@ -302,7 +302,7 @@ class Scaler:
         if claim is None:
             return
         fields = {"policy": policy.name, "claim": claim.meta.name, "node": claim.status.node_name}
-        _log.info("scaling decision: scale down", extra={**fields, "reason": down.reason, "dry_run": dry_run})
+        self._tell("scaling decision: scale down", {**fields, "reason": down.reason, "dry_run": dry_run})
         if dry_run:
             return
         await self.store.record(claim, life.draining(claim.status, "ScaleDown", down.reason, now))
@@ -310,6 +310,13 @@ class Scaler:
         action = an_action(ScaleDirection.DOWN, {claim.spec.pool_name: 1}, down.reason, now)
         price = claim.status.price_nano_usd_per_hour or 0
         self.note(policy, Taken(policy.name, action, (claim.meta.name,), price))
+
+    def _tell(self, text: str, fields: dict[str, object]) -> None:
+        """A dry run decides the same in every round, and says it once."""
+        said = (str(fields["policy"]), text)
+        if not fields["dry_run"] or self._told.get(said) != fields["reason"]:
+            self._told[said] = fields["reason"]
+            _log.info(text, extra=fields)
 
     def _loads(self, claims: Sequence[GpuNodeClaim], snapshot: Snapshot) -> list[NodeLoad]:
         by_name = {node.name: node for node in snapshot.nodes}
@@ -373,20 +380,3 @@ class Scaler:
         if up:
             return remaining_s(memory.last_up, spec.scale_up_cooldown_s, now)
         return remaining_s(memory.last_down, spec.scale_down_cooldown_s, now)
-
-
-def _new_claim(policy: Effective, offering: Offering, reason: str, now: datetime) -> NewClaim:
-    token = secrets.token_hex(8)
-    spec = GpuNodeClaimSpec(
-        policy_name=policy.name,
-        pool_name=offering.pool,
-        offering=ClaimOffering(
-            offering.key.instance_type, offering.key.capacity_type, offering.key.zone or None
-        ),
-        gpu_model=offering.instance.gpu.name,
-        gpu_count=offering.instance.gpu_count,
-        token=token,
-    )
-    return NewClaim(
-        f"{offering.pool}-{token[:8]}", spec, life.requested(now, offering.nano_usd_per_hour), reason
-    )

@@ -6,8 +6,9 @@ import pytest
 
 from gpuloom.names import ANNOTATION_SPOT_WARNING
 from services.autoscaler.core.machines import FailureKind
+from services.autoscaler.core.pending import Worth
 from tests.mesh.autoscaler.memory_cloud import CrashError, a_refusal
-from tests.mesh.autoscaler.world import CLAIMS, POOL, World, a_world
+from tests.mesh.autoscaler.world import CLAIMS, INFERENCE, POOL, World, a_world
 from tests.mesh.waiting import until
 
 WAITED_S = 130.0
@@ -270,3 +271,35 @@ async def test_a_node_that_became_empty_goes_and_its_numbers_with_it() -> None:
         assert world.claim_states() == ["Gone"]
         down = {"action": "scale-down", "pool": POOL, "result": "succeeded"}
         assert registry.get_sample_value("gpu_autoscaler_scaling_actions_total", down) == 1
+
+
+async def test_the_least_replicas_of_an_inference_policy_are_always_on() -> None:
+    """One of two has a node already; of the pods that wait one more is, and only of that workload."""
+    async with a_world() as world:
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
+        spec = {"targetRef": target, "minReplicas": 2, "maxReplicas": 9}
+        spec["metrics"] = {"gpuUtilization": {"enabled": True, "targetPercentage": 70}}
+        policy = {"metadata": {"name": "chat", "namespace": "default"}, "spec": spec}
+        world.api.store.create(INFERENCE, policy, namespace="default")
+        world.add_policy()
+        world.add_pod("chat-0", "n1", ownerReferences=[of_replica_set("chat-5d9c")])
+        for name, owner in (("chat-1", "chat-5d9c"), ("chat-2", "chat-5d9c"), ("other", "chatty-77f")):
+            world.add_pod(name, ownerReferences=[of_replica_set(owner)])
+
+        await world.rounds(2)
+
+        assert world.replica is not None
+        assert world.replica.scaler.snapshot is not None
+        pending = world.replica.scaler.snapshot.pending
+        assert [one.worth for one in pending].count(Worth.ALWAYS_ON) == 1
+        assert {one.ref.name: one.worth for one in pending}["other"] is Worth.FLEXIBLE
+
+
+def of_replica_set(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": name,
+        "uid": f"uid-{name}",
+        "controller": True,
+    }
