@@ -224,7 +224,7 @@ ROSTER = Roster(
             kind=Kind.LEADER,
             short="cost",
             own_ports=(
-                grpc_port(50055, "optimizer", "scheduler_extender", "autoscaler", "cli"),
+                grpc_port(50055, "optimizer", "scheduler_extender", "autoscaler", "mig_controller", "cli"),
                 Port(
                     "opencost",
                     9003,

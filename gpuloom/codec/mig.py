@@ -1,6 +1,6 @@
 """What the MIG controller shows: proto <-> model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpuloom.codec.allocation import MIG_PROFILE
 from gpuloom.codec.device import (
@@ -16,6 +16,7 @@ from gpuloom.codec.device import (
 )
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.mig_cards import (
+    BegunChange,
     MigCard,
     MigCards,
     MigSlice,
@@ -93,6 +94,8 @@ def fit_to_proto(fit: PlannedFit) -> pb.PlanFitResponse:
         ],
         there=fit.there,
         missing=fit.missing,
+        fingerprint=fit.fingerprint,
+        stranded=fit.stranded,
     )
 
 
@@ -110,6 +113,29 @@ def fit_from_proto(message: pb.PlanFitResponse) -> PlannedFit:
         ),
         there=dict(message.there),
         missing=dict(message.missing),
+        stranded=tuple(shortened(name) for name in message.stranded),
+        fingerprint=bounded(message.fingerprint, "fingerprint"),
+    )
+
+
+def fingerprint_from_proto(message: pb.ApplyFitRequest) -> str:
+    return required(message.fingerprint, "fingerprint")
+
+
+def begun_to_proto(changes: Iterable[BegunChange]) -> pb.ApplyFitResponse:
+    return pb.ApplyFitResponse(
+        changes=[pb.BegunChange(id=one.id, node_name=one.node_name, gpu_uuid=one.gpu_uuid) for one in changes]
+    )
+
+
+def begun_from_proto(message: pb.ApplyFitResponse) -> tuple[BegunChange, ...]:
+    return tuple(
+        BegunChange(
+            required(one.id, "change"),
+            required(one.node_name, "node name"),
+            required(one.gpu_uuid, "GPU UUID"),
+        )
+        for one in message.changes
     )
 
 

@@ -69,8 +69,22 @@ class PlannedCard:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFit:
-    """`there` are free already; `missing` do not fit, whatever moves."""
+    """`there` are free already; `missing` do not fit, whatever moves.
+
+    `stranded` would move and have no place anywhere now. `fingerprint` names the plan.
+    """
 
     steps: tuple[PlannedCard, ...] = ()
     there: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
+    stranded: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunChange:
+    """A change of one GPU that is held and written down."""
+
+    id: str
+    node_name: str
+    gpu_uuid: str

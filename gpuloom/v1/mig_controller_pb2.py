@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gpuloom.v1 import types_pb2 as gpuloom_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgpuloom/v1/mig_controller.proto\x12\ngpuloom.v1\x1a\x16gpuloom/v1/types.proto\"\x12\n\x10ListCardsRequest\"`\n\x11ListCardsResponse\x12\"\n\x05\x63\x61rds\x18\x01 \x03(\x0b\x32\x13.gpuloom.v1.MigCard\x12\'\n\x07waiting\x18\x02 \x03(\x0b\x32\x16.gpuloom.v1.WaitingPod\"\xe6\x01\n\x07MigCard\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08gpu_uuid\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\r\x12\r\n\x05model\x18\x04 \x01(\t\x12#\n\x05stage\x18\x05 \x01(\x0e\x32\x14.gpuloom.v1.MigStage\x12$\n\x06slices\x18\x06 \x03(\x0b\x32\x14.gpuloom.v1.MigSlice\x12\x15\n\rmemory_slices\x18\x07 \x01(\r\x12\x0c\n\x04note\x18\x08 \x01(\t\x12(\n\x07sharing\x18\t \x01(\x0e\x32\x17.gpuloom.v1.SharingMode\"{\n\x08MigSlice\x12+\n\tplacement\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x0e\n\x06slices\x18\x02 \x01(\r\x12#\n\x05stage\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.MigStage\x12\r\n\x05owner\x18\x04 \x01(\t\"L\n\nWaitingPod\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x0f\n\x07profile\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\"w\n\x0ePlanFitRequest\x12\x36\n\x06\x64\x65mand\x18\x01 \x03(\x0b\x32&.gpuloom.v1.PlanFitRequest.DemandEntry\x1a-\n\x0b\x44\x65mandEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\x85\x02\n\x0fPlanFitResponse\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.gpuloom.v1.FitStep\x12\x35\n\x05there\x18\x02 \x03(\x0b\x32&.gpuloom.v1.PlanFitResponse.ThereEntry\x12\x39\n\x07missing\x18\x03 \x03(\x0b\x32(.gpuloom.v1.PlanFitResponse.MissingEntry\x1a,\n\nThereEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0cMissingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\xa7\x01\n\x07\x46itStep\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08gpu_uuid\x18\x02 \x01(\t\x12\"\n\x05moves\x18\x03 \x03(\x0b\x32\x13.gpuloom.v1.FitMove\x12)\n\x07\x64\x65stroy\x18\x04 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12(\n\x06\x63reate\x18\x05 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacement\"k\n\x07\x46itMove\x12\r\n\x05owner\x18\x01 \x01(\t\x12+\n\tplacement\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x16\n\tprice_usd\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0c\n\n_price_usd*\xea\x01\n\x08MigStage\x12\x19\n\x15MIG_STAGE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MIG_STAGE_GPU_DISCOVERED\x10\x01\x12\x19\n\x15MIG_STAGE_MIG_ENABLED\x10\x02\x12\x1f\n\x1bMIG_STAGE_PARTITION_CREATED\x10\x03\x12\x17\n\x13MIG_STAGE_AVAILABLE\x10\x04\x12\x17\n\x13MIG_STAGE_ALLOCATED\x10\x05\x12\x14\n\x10MIG_STAGE_IN_USE\x10\x06\x12!\n\x1dMIG_STAGE_PARTITION_DESTROYED\x10\x07\x32\xae\x01\n\x14MigControllerService\x12M\n\tListCards\x12\x1c.gpuloom.v1.ListCardsRequest\x1a\x1d.gpuloom.v1.ListCardsResponse\"\x03\x90\x02\x01\x12G\n\x07PlanFit\x12\x1a.gpuloom.v1.PlanFitRequest\x1a\x1b.gpuloom.v1.PlanFitResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgpuloom/v1/mig_controller.proto\x12\ngpuloom.v1\x1a\x16gpuloom/v1/types.proto\"\x12\n\x10ListCardsRequest\"`\n\x11ListCardsResponse\x12\"\n\x05\x63\x61rds\x18\x01 \x03(\x0b\x32\x13.gpuloom.v1.MigCard\x12\'\n\x07waiting\x18\x02 \x03(\x0b\x32\x16.gpuloom.v1.WaitingPod\"\xe6\x01\n\x07MigCard\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08gpu_uuid\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\r\x12\r\n\x05model\x18\x04 \x01(\t\x12#\n\x05stage\x18\x05 \x01(\x0e\x32\x14.gpuloom.v1.MigStage\x12$\n\x06slices\x18\x06 \x03(\x0b\x32\x14.gpuloom.v1.MigSlice\x12\x15\n\rmemory_slices\x18\x07 \x01(\r\x12\x0c\n\x04note\x18\x08 \x01(\t\x12(\n\x07sharing\x18\t \x01(\x0e\x32\x17.gpuloom.v1.SharingMode\"{\n\x08MigSlice\x12+\n\tplacement\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x0e\n\x06slices\x18\x02 \x01(\r\x12#\n\x05stage\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.MigStage\x12\r\n\x05owner\x18\x04 \x01(\t\"L\n\nWaitingPod\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x0f\n\x07profile\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\"w\n\x0ePlanFitRequest\x12\x36\n\x06\x64\x65mand\x18\x01 \x03(\x0b\x32&.gpuloom.v1.PlanFitRequest.DemandEntry\x1a-\n\x0b\x44\x65mandEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\xac\x02\n\x0fPlanFitResponse\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.gpuloom.v1.FitStep\x12\x35\n\x05there\x18\x02 \x03(\x0b\x32&.gpuloom.v1.PlanFitResponse.ThereEntry\x12\x39\n\x07missing\x18\x03 \x03(\x0b\x32(.gpuloom.v1.PlanFitResponse.MissingEntry\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x10\n\x08stranded\x18\x05 \x03(\t\x1a,\n\nThereEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0cMissingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\x8e\x01\n\x0f\x41pplyFitRequest\x12\x37\n\x06\x64\x65mand\x18\x01 \x03(\x0b\x32\'.gpuloom.v1.ApplyFitRequest.DemandEntry\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x1a-\n\x0b\x44\x65mandEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"<\n\x10\x41pplyFitResponse\x12(\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x17.gpuloom.v1.BegunChange\">\n\x0b\x42\x65gunChange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x10\n\x08gpu_uuid\x18\x03 \x01(\t\"\xa7\x01\n\x07\x46itStep\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08gpu_uuid\x18\x02 \x01(\t\x12\"\n\x05moves\x18\x03 \x03(\x0b\x32\x13.gpuloom.v1.FitMove\x12)\n\x07\x64\x65stroy\x18\x04 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12(\n\x06\x63reate\x18\x05 \x03(\x0b\x32\x18.gpuloom.v1.MigPlacement\"k\n\x07\x46itMove\x12\r\n\x05owner\x18\x01 \x01(\t\x12+\n\tplacement\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x16\n\tprice_usd\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0c\n\n_price_usd*\xea\x01\n\x08MigStage\x12\x19\n\x15MIG_STAGE_UNSPECIFIED\x10\x00\x12\x1c\n\x18MIG_STAGE_GPU_DISCOVERED\x10\x01\x12\x19\n\x15MIG_STAGE_MIG_ENABLED\x10\x02\x12\x1f\n\x1bMIG_STAGE_PARTITION_CREATED\x10\x03\x12\x17\n\x13MIG_STAGE_AVAILABLE\x10\x04\x12\x17\n\x13MIG_STAGE_ALLOCATED\x10\x05\x12\x14\n\x10MIG_STAGE_IN_USE\x10\x06\x12!\n\x1dMIG_STAGE_PARTITION_DESTROYED\x10\x07\x32\xf5\x01\n\x14MigControllerService\x12M\n\tListCards\x12\x1c.gpuloom.v1.ListCardsRequest\x1a\x1d.gpuloom.v1.ListCardsResponse\"\x03\x90\x02\x01\x12G\n\x07PlanFit\x12\x1a.gpuloom.v1.PlanFitRequest\x1a\x1b.gpuloom.v1.PlanFitResponse\"\x03\x90\x02\x01\x12\x45\n\x08\x41pplyFit\x12\x1b.gpuloom.v1.ApplyFitRequest\x1a\x1c.gpuloom.v1.ApplyFitResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,12 +38,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLANFITRESPONSE_THEREENTRY']._serialized_options = b'8\001'
   _globals['_PLANFITRESPONSE_MISSINGENTRY']._loaded_options = None
   _globals['_PLANFITRESPONSE_MISSINGENTRY']._serialized_options = b'8\001'
+  _globals['_APPLYFITREQUEST_DEMANDENTRY']._loaded_options = None
+  _globals['_APPLYFITREQUEST_DEMANDENTRY']._serialized_options = b'8\001'
   _globals['_MIGCONTROLLERSERVICE'].methods_by_name['ListCards']._loaded_options = None
   _globals['_MIGCONTROLLERSERVICE'].methods_by_name['ListCards']._serialized_options = b'\220\002\001'
   _globals['_MIGCONTROLLERSERVICE'].methods_by_name['PlanFit']._loaded_options = None
   _globals['_MIGCONTROLLERSERVICE'].methods_by_name['PlanFit']._serialized_options = b'\220\002\001'
-  _globals['_MIGSTAGE']._serialized_start=1290
-  _globals['_MIGSTAGE']._serialized_end=1524
+  _globals['_MIGSTAGE']._serialized_start=1600
+  _globals['_MIGSTAGE']._serialized_end=1834
   _globals['_LISTCARDSREQUEST']._serialized_start=71
   _globals['_LISTCARDSREQUEST']._serialized_end=89
   _globals['_LISTCARDSRESPONSE']._serialized_start=91
@@ -59,15 +61,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLANFITREQUEST_DEMANDENTRY']._serialized_start=699
   _globals['_PLANFITREQUEST_DEMANDENTRY']._serialized_end=744
   _globals['_PLANFITRESPONSE']._serialized_start=747
-  _globals['_PLANFITRESPONSE']._serialized_end=1008
-  _globals['_PLANFITRESPONSE_THEREENTRY']._serialized_start=916
-  _globals['_PLANFITRESPONSE_THEREENTRY']._serialized_end=960
-  _globals['_PLANFITRESPONSE_MISSINGENTRY']._serialized_start=962
-  _globals['_PLANFITRESPONSE_MISSINGENTRY']._serialized_end=1008
-  _globals['_FITSTEP']._serialized_start=1011
-  _globals['_FITSTEP']._serialized_end=1178
-  _globals['_FITMOVE']._serialized_start=1180
-  _globals['_FITMOVE']._serialized_end=1287
-  _globals['_MIGCONTROLLERSERVICE']._serialized_start=1527
-  _globals['_MIGCONTROLLERSERVICE']._serialized_end=1701
+  _globals['_PLANFITRESPONSE']._serialized_end=1047
+  _globals['_PLANFITRESPONSE_THEREENTRY']._serialized_start=955
+  _globals['_PLANFITRESPONSE_THEREENTRY']._serialized_end=999
+  _globals['_PLANFITRESPONSE_MISSINGENTRY']._serialized_start=1001
+  _globals['_PLANFITRESPONSE_MISSINGENTRY']._serialized_end=1047
+  _globals['_APPLYFITREQUEST']._serialized_start=1050
+  _globals['_APPLYFITREQUEST']._serialized_end=1192
+  _globals['_APPLYFITREQUEST_DEMANDENTRY']._serialized_start=699
+  _globals['_APPLYFITREQUEST_DEMANDENTRY']._serialized_end=744
+  _globals['_APPLYFITRESPONSE']._serialized_start=1194
+  _globals['_APPLYFITRESPONSE']._serialized_end=1254
+  _globals['_BEGUNCHANGE']._serialized_start=1256
+  _globals['_BEGUNCHANGE']._serialized_end=1318
+  _globals['_FITSTEP']._serialized_start=1321
+  _globals['_FITSTEP']._serialized_end=1488
+  _globals['_FITMOVE']._serialized_start=1490
+  _globals['_FITMOVE']._serialized_end=1597
+  _globals['_MIGCONTROLLERSERVICE']._serialized_start=1837
+  _globals['_MIGCONTROLLERSERVICE']._serialized_end=2082
 # @@protoc_insertion_point(module_scope)

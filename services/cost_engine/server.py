@@ -33,7 +33,7 @@ ALLOWED_CALLERS = {
     "QueryCosts": _CLI,
     "GetCostSummary": _CLI,
     "GetSavings": _CLI,
-    "ListPrices": frozenset({"optimizer", "autoscaler", "cli"}),
+    "ListPrices": frozenset({"optimizer", "autoscaler", "mig_controller", "cli"}),
     "ListBudgets": _CLI,
     "ListBudgetVerdicts": frozenset({"scheduler_extender", "cli"}),
     "ExportCosts": _CLI,

@@ -10,8 +10,6 @@ from gpuloom.model.sharing import GpuNodeConfigSpec
 from gpuloom.placement.mig_geometry import Layout, pack
 from services.mig_controller.core.cards import Card
 
-MAX_MPS_CLIENTS = 60
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlan:
@@ -45,6 +43,8 @@ def _request(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutReque
             return "MIG mode is switched off once nobody uses its slices"
         destroy = tuple(one.placement for one in card.slices)
         return LayoutRequest(change_id, card.uuid, False, destroy)
+    if (spec.mig_profiles or spec.mig_enabled) and not card.cuttable:
+        return f"a {card.model or 'GPU that is not known'} can't be cut"
     if spec.mig_profiles:
         return _cut(spec, card, change_id)
     if spec.mig_enabled and not card.cut:
@@ -72,8 +72,10 @@ def _cut(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest |
 
 def _share(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
     wanted = wanted_sharing(spec)
-    if wanted is None or card.cut or card.sharing is wanted.mode:
+    if wanted is None or card.sharing is wanted.mode:
         return None
+    if card.cut:
+        return "a GPU in MIG mode is shared by its slices: set migEnabled to false to share it otherwise"
     return LayoutRequest(change_id, card.uuid, sharing=wanted) if card.idle else _busy(card)
 
 
