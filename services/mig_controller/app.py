@@ -13,7 +13,7 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leadership import Leadership
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import uid_of, without_managed_fields
-from gpuloom.kube.resources import GPU_NODE_CONFIGS, PODS
+from gpuloom.kube.resources import GPU_NODE_CONFIGS, GPU_SHARING_POLICIES, PODS
 from gpuloom.model.node import PodRef
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.serving import Served, rpc_environment, serve
@@ -21,7 +21,7 @@ from gpuloom.runtime.app import App
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.v1.mig_controller_pb2_grpc import add_MigControllerServiceServicer_to_server
 from services.mig_controller.adapters.agents import GrpcAgents
-from services.mig_controller.adapters.configs import NodeConfigs
+from services.mig_controller.adapters.configs import NodeConfigs, SharingPolicies, StatusWriter
 from services.mig_controller.adapters.evictions import KubeEvictor
 from services.mig_controller.adapters.holds import ExtenderHolds
 from services.mig_controller.adapters.intents import ConfigMapIntents
@@ -50,7 +50,10 @@ async def build(app: App, config: MigConfig) -> None:
     pods = Informer(client, PODS, app.clock, options)
     configs = Informer(client, GPU_NODE_CONFIGS, app.clock, InformerOptions(selection=Selection()))
     leadership = Leadership(client, config.leadership, app.clock, os.environ)
-    node_configs = NodeConfigs(client, configs, app.clock, leadership.write_timeout_s)
+    writer = StatusWriter(client, leadership.write_timeout_s)
+    policies = Informer(client, GPU_SHARING_POLICIES, app.clock)
+    node_configs = NodeConfigs(writer, configs, app.clock)
+    sharing = SharingPolicies(writer, policies, app.clock)
     recorder = EventRecorder(
         client, "gpuloom-mig-controller", socket.gethostname(), app.clock, registry=app.registry
     )
@@ -85,14 +88,19 @@ async def build(app: App, config: MigConfig) -> None:
         metrics,
         _teller(pods, recorder),
     )
-    for name, loop in (("discovery", mirror.run), ("pods", pods.run), ("configs", configs.run)):
+    for name, loop in (
+        ("discovery", mirror.run),
+        ("pods", pods.run),
+        ("configs", configs.run),
+        ("policies", policies.run),
+    ):
         app.add_loop(name, loop)
     app.add_loop("events", recorder.run)
     if config.cost_engine_address is not None:
         costs = await app.enter(RpcChannel(rpc, str(config.cost_engine_address), "cost_engine"))
         app.add_loop("prices", lambda: prices.gpu.follow(costs, app.clock))
     app.add_loop("leadership", lambda: leadership.run(lambda: controller.lead(config.plan.interval_s)))
-    app.add_loop("status", lambda: _write_status(app, controller, node_configs))
+    app.add_loop("status", lambda: _write_status(app, controller, node_configs, sharing))
     app.add_readiness("synced", lambda: sources.unsynced() or None)
     servicer = MigControllerServer(controller)
     add_to_server = add_MigControllerServiceServicer_to_server
@@ -122,8 +130,13 @@ class Teller:
             self._recorder.normal({"apiVersion": "v1", "kind": "Pod", **pod}, reason, text)
 
 
-async def _write_status(app: App, controller: Controller, configs: NodeConfigs) -> None:
+async def _write_status(
+    app: App, controller: Controller, configs: NodeConfigs, policies: SharingPolicies
+) -> None:
     while True:
         await app.clock.sleep(_STATUS_INTERVAL_S)
         if controller.view is not None:
             await configs.write_status(controller.view)
+        # Its term may have ended meanwhile.
+        if controller.view is not None:
+            await policies.write_status(controller.view)

@@ -63,6 +63,7 @@ class View:
     unmet: dict[str, str] | None = None
     waiting: dict[str, dict[str, str]] | None = None
     """By GPUNodeConfig: why a GPU is not as it is to be, by UUID."""
+    nodes: tuple[NodeFacts, ...] = ()
 
     def note_for(self, wish: Wish | ShareWish) -> str:
         what = wish.profile if isinstance(wish, Wish) else "a GPU with an MPS daemon"
@@ -191,7 +192,9 @@ class Controller:
         without_share = await self._decide_shares(cards, shares, served)
         if self._steering is not None:
             await self._steering.step(pods, facts)
-        self._report(View(cards, wishes, shares, (), {**decided.unmet, **without_share}, waiting))
+        self._report(
+            View(cards, wishes, shares, (), {**decided.unmet, **without_share}, waiting, tuple(facts))
+        )
 
     async def _decide(self, cards: tuple[Card, ...], wishes: tuple[Wish, ...], served: set[str]) -> Plan:
         now_s = self._clock.monotonic()

@@ -43,21 +43,21 @@ def _request(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutReque
             return "MIG mode is switched off once nobody uses its slices"
         destroy = tuple(one.placement for one in card.slices)
         return LayoutRequest(change_id, card.uuid, False, destroy)
-    if (spec.mig_profiles or spec.mig_enabled) and not card.cuttable:
-        return f"a {card.model or 'GPU that is not known'} can't be cut"
-    if spec.mig_profiles:
+    if spec.mig_profiles or (spec.mig_enabled and not card.cut):
         return _cut(spec, card, change_id)
-    if spec.mig_enabled and not card.cut:
-        return LayoutRequest(change_id, card.uuid, True) if card.idle else _busy(card)
     return _share(spec, card, change_id)
 
 
 def _cut(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
+    if not card.cuttable:
+        return f"a {card.model or 'GPU that is not known'} can't be cut"
     wanted = Counter(spec.mig_profiles)
-    if Counter(one.placement.profile for one in card.slices) == wanted and card.cut:
-        return None
     if not card.cut and not card.idle:
         return _busy(card)
+    if not wanted:
+        return LayoutRequest(change_id, card.uuid, True)
+    if Counter(one.placement.profile for one in card.slices) == wanted and card.cut:
+        return None
     used = [one.placement for one in card.slices if one.owner]
     missing = wanted - Counter(place.profile for place in used)
     packed = pack(Layout(card.geometry, tuple(used)), missing)

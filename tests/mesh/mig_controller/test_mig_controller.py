@@ -10,6 +10,8 @@ from gpuloom.catalog.manifests import definitions
 from gpuloom.clients.mig import apply_fit, list_cards, plan_fit
 from gpuloom.codec.allocation import encode_allocation
 from gpuloom.errors import ConflictError, NotReadyError
+from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
@@ -17,6 +19,9 @@ from gpuloom.model.mig_cards import MigCards
 from gpuloom.model.sharing import MigStage
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import RpcChannel
+from gpuloom.runtime.clock import SystemClock
+from gpuloom.sim.kubeapi.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.store import STATUS
 from services.mig_controller.adapters.intents import NAME
 from tests.mesh.node_agent.builders import Mesh, Service, a_mesh, trusted
 from tests.mesh.node_agent.test_machine_calls import ready
@@ -183,9 +188,7 @@ async def test_a_plan_is_carried_out_as_it_was_shown_and_heeds_a_budget(tmp_path
         held = {hold["metadata"]["name"] for hold in listed(mesh, "gpuholds.gpuloom.dev")}
         mesh.api.store.delete("poddisruptionbudgets.policy", "keep", namespace="default")
         await until(lambda: "deletionTimestamp" in the_pod(mesh, "infer")["metadata"])
-        mesh.api.store.delete(
-            "pods", "infer", namespace="default", options=DeleteOptions(grace_period_s=0)
-        )
+        mesh.api.store.delete("pods", "infer", namespace="default", options=DeleteOptions(grace_s=0))
         cards = await cards_when(channel, MigStage.AVAILABLE, 8, "7g.40gb")
 
         assert (move.owner, move.placement) == ("default/infer", MigPlacement(6, "1g.5gb"))
@@ -199,19 +202,18 @@ async def test_a_plan_is_carried_out_as_it_was_shown_and_heeds_a_budget(tmp_path
 
 async def a_bound_pod(mesh: Mesh, channel: RpcChannel, name: str) -> None:
     """It got the slice that was made for it, and something would make it anew elsewhere."""
-    pod = mesh.api.store.create("pods", a_waiting_pod(name))
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+    waiting = a_waiting_pod(name)
+    waiting["metadata"] |= {"labels": {"app": name}, "ownerReferences": [owner]}
+    uid = str(mesh.api.store.create("pods", waiting)["metadata"]["uid"])
     (cut,) = [card for card in (await cards_when(channel, MigStage.AVAILABLE, 1)).cards if card.slices]
     device = AllocatedDevice(DeviceRef(cut.gpu_uuid, cut.slices[0].placement), 125, 4864)
-    uid, node_uid = str(pod["metadata"]["uid"]), mesh.node_uid("n1")
-    allocation = Allocation(uid, node_uid, "main", (device,), advisory=False)
-    pod = the_pod(mesh, name)
-    pod["metadata"]["labels"] = {"app": name}
-    pod["metadata"]["annotations"][ANNOTATION_ALLOCATION] = encode_allocation(allocation)
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
-    pod["metadata"]["ownerReferences"] = [owner]
-    pod["spec"]["nodeName"] = "n1"
+    allocation = Allocation(uid, mesh.node_uid("n1"), "main", advisory=False, devices=(device,))
+    annotations = {ANNOTATION_ALLOCATION: encode_allocation(allocation)}
+    async with KubeClient(KubeAccess(mesh.api.url), SystemClock()) as client:
+        await client.bind(PodBinding("default", name, "n1", uid, annotations=annotations))
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    mesh.api.store.update("pods", {**pod, "status": ready})
+    mesh.api.store.update("pods", {**the_pod(mesh, name), "status": ready}, STATUS)
     await cards_when(channel, MigStage.ALLOCATED, 1)
 
 
