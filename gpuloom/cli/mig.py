@@ -199,7 +199,11 @@ def _cells(card: MigCard) -> Iterator[tuple[str, ...]]:
     shared = card.sharing.value if _is_shared(card) else "-"
     head = (card.node_name, str(card.index), card.model, card.stage.value, shared, layout_text(card))
     note = exits.one_line(card.note) if card.note else ""
-    if not card.slices:
+    for number, tenant in enumerate(card.tenants):
+        first = head if number == 0 else ("",) * len(head)
+        milli = f"{tenant.milli}/1000"
+        yield (*first, milli, "-", tenant.keeping, tenant.owner, note if number == 0 else "")
+    if not card.slices and not card.tenants:
         yield (*head, "-", "-", "-", "-", note)
     for number, one in enumerate(card.slices):
         first = head if number == 0 else ("",) * len(head)

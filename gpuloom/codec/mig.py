@@ -17,6 +17,7 @@ from gpuloom.codec.device import (
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.mig_cards import (
     BegunChange,
+    GpuTenant,
     MigCard,
     MigCards,
     MigSlice,
@@ -163,6 +164,7 @@ def _card_to_proto(card: MigCard) -> pb.MigCard:
         memory_slices=card.memory_slices,
         note=card.note,
         sharing=sharing_mode_to_proto(card.sharing),
+        tenants=[pb.GpuTenant(owner=one.owner, milli=one.milli, keeping=one.keeping) for one in card.tenants],
     )
 
 
@@ -185,4 +187,8 @@ def _card_from_proto(message: pb.MigCard) -> MigCard:
         ),
         note=shortened(message.note),
         sharing=sharing_mode_from_proto(message.sharing),
+        tenants=tuple(
+            GpuTenant(shortened(one.owner), one.milli, bounded(one.keeping, "keeping"))
+            for one in message.tenants
+        ),
     )

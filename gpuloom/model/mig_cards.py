@@ -20,6 +20,15 @@ class MigSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTenant:
+    """A pod that has a GPU or a share of it, and whether that is hard, limited or accounted."""
+
+    owner: str
+    milli: int
+    keeping: str
+
+
+@dataclass(frozen=True, slots=True)
 class MigCard:
     """`note`: what is being changed, or why nothing can be; empty if neither."""
 
@@ -32,6 +41,7 @@ class MigCard:
     slices: tuple[MigSlice, ...] = ()
     note: str = ""
     sharing: SharingMode = SharingMode.NONE
+    tenants: tuple[GpuTenant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

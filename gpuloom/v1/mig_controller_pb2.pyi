@@ -126,6 +126,7 @@ class MigCard(_message.Message):
     MEMORY_SLICES_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     SHARING_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Its node."""
     gpu_uuid: _builtins.str
@@ -146,6 +147,10 @@ class MigCard(_message.Message):
     def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigSlice]:
         """By start."""
 
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuTenant]:
+        """Who has it or a share of it while it is not cut."""
+
     def __init__(
         self,
         *,
@@ -158,14 +163,45 @@ class MigCard(_message.Message):
         memory_slices: _builtins.int = ...,
         note: _builtins.str = ...,
         sharing: _types_pb2.SharingMode.ValueType = ...,
+        tenants: _abc.Iterable[Global___GpuTenant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "index", b"index", "memory_slices", b"memory_slices", "model", b"model", "node_name", b"node_name", "note", b"note", "sharing", b"sharing", "slices", b"slices", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "index", b"index", "memory_slices", b"memory_slices", "model", b"model", "node_name", b"node_name", "note", b"note", "sharing", b"sharing", "slices", b"slices", "stage", b"stage", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MigCard: _TypeAlias = MigCard  # noqa: Y015
+
+@_typing.final
+class GpuTenant(_message.Message):
+    """A pod that has a GPU or a share of one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    KEEPING_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """As namespace/name."""
+    milli: _builtins.int
+    """Thousandths of the GPU."""
+    keeping: _builtins.str
+    """hard, limited or accounted."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        milli: _builtins.int = ...,
+        keeping: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keeping", b"keeping", "milli", b"milli", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuTenant: _TypeAlias = GpuTenant  # noqa: Y015
 
 @_typing.final
 class MigSlice(_message.Message):

@@ -12,7 +12,7 @@ from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leadership import Leadership
 from gpuloom.kube.listing import Selection
-from gpuloom.kube.objects import uid_of, without_managed_fields
+from gpuloom.kube.objects import metadata_of, uid_of, without_managed_fields
 from gpuloom.kube.resources import GPU_NODE_CONFIGS, GPU_SHARING_POLICIES, PODS
 from gpuloom.model.node import PodRef
 from gpuloom.rpc.channel import RpcChannel
@@ -102,9 +102,14 @@ async def build(app: App, config: MigConfig) -> None:
     app.add_loop("leadership", lambda: leadership.run(lambda: controller.lead(config.plan.interval_s)))
     app.add_loop("status", lambda: _write_status(app, controller, node_configs, sharing))
     app.add_readiness("synced", lambda: sources.unsynced() or None)
-    servicer = MigControllerServer(controller)
+    servicer = MigControllerServer(controller, lambda ref: _annotations(pods, ref))
     add_to_server = add_MigControllerServiceServicer_to_server
     await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS))
+
+
+def _annotations(pods: Informer, ref: PodRef) -> dict[str, str]:
+    pod = pods.get(ref.name, ref.namespace)
+    return {} if pod is None else metadata_of(pod).get("annotations") or {}
 
 
 def _unsynced(mirror: ClusterMirror, pods: Informer, configs: Informer, ttl_s: float) -> str:

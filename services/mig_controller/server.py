@@ -1,5 +1,8 @@
 """The controller's gRPC service: what is cut how, and what it would take to cut it otherwise."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
 from gpuloom.codec.mig import (
     begun_to_proto,
     cards_to_proto,
@@ -7,8 +10,10 @@ from gpuloom.codec.mig import (
     fingerprint_from_proto,
     fit_to_proto,
 )
+from gpuloom.errors import NotAllowedError
 from gpuloom.model.mig_cards import (
     BegunChange,
+    GpuTenant,
     MigCard,
     MigCards,
     MigSlice,
@@ -17,7 +22,9 @@ from gpuloom.model.mig_cards import (
     PlannedMove,
     WaitingPod,
 )
+from gpuloom.model.node import PodRef
 from gpuloom.model.sharing import MigStage
+from gpuloom.placement.keeping import hardness_of, wanted_enforcement
 from gpuloom.v1 import mig_controller_pb2 as pb
 from gpuloom.v1.mig_controller_pb2_grpc import MigControllerServiceServicer
 from services.mig_controller.controller import Controller, View
@@ -30,12 +37,18 @@ SERVICE = pb.DESCRIPTOR.services_by_name["MigControllerService"]
 
 
 class MigControllerServer(MigControllerServiceServicer):
-    def __init__(self, controller: Controller) -> None:
+    """`annotations` of a pod by namespace and name; empty if it is not known."""
+
+    def __init__(self, controller: Controller, annotations: Callable[[PodRef], Mapping[str, str]]) -> None:
         self._controller = controller
+        self._annotations = annotations
 
     async def ListCards(self, request: pb.ListCardsRequest, context: object) -> pb.ListCardsResponse:
         view = self._controller.current()
-        cards = tuple(_card(card, view, self._controller.note_of(card.uuid)) for card in view.cards)
+        cards = tuple(
+            replace(_card(card, view, self._controller.note_of(card.uuid)), tenants=self._tenants(card))
+            for card in view.cards
+        )
         waiting = [WaitingPod(wish.pod, wish.profile, view.note_for(wish)) for wish in view.wishes]
         waiting += [WaitingPod(wish.pod, "mps", view.note_for(wish)) for wish in view.shares]
         return cards_to_proto(MigCards(cards, tuple(waiting)))
@@ -50,6 +63,18 @@ class MigControllerServer(MigControllerServiceServicer):
         return begun_to_proto(
             BegunChange(intent.id, intent.node_name, intent.request.gpu_uuid) for intent in begun
         )
+
+    def _tenants(self, card: Card) -> tuple[GpuTenant, ...]:
+        if card.gpu is None:
+            return ()
+        found = []
+        for pod, device in card.given:
+            try:
+                wanted = wanted_enforcement(self._annotations(pod))
+            except NotAllowedError:
+                wanted = None
+            found.append(GpuTenant(str(pod), device.milli, hardness_of(device, card.gpu, wanted).value))
+        return tuple(sorted(found, key=lambda tenant: tenant.owner))
 
 
 def _card(card: Card, view: View, note: str) -> MigCard:

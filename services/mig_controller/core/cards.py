@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gpuloom.catalog import load_catalog
+from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, SharingMode
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, NodeMode, PodRef
@@ -43,8 +44,8 @@ class Card:
     """One GPU that can be cut or shared. `owner` is who has it or a share of it while it is not cut.
 
     `closed`: why nothing of it may be changed now. `pinned`: somebody has decided how it is to be cut.
-    `idle_since_s`: since when nobody has anything of it, by the controller's own clock. `given_milli` and
-    `given_mib`: what pods have of it while it is not cut.
+    `idle_since_s`: since when nobody has anything of it, by the controller's own clock. `given`,
+    `given_milli` and `given_mib`: what pods have of it while it is not cut.
     """
 
     node_name: str
@@ -64,6 +65,8 @@ class Card:
     memory_mib: int = 0
     given_milli: int = 0
     given_mib: int = 0
+    given: tuple[tuple[PodRef, AllocatedDevice], ...] = ()
+    gpu: Gpu | None = None
 
     @property
     def cuttable(self) -> bool:
@@ -129,7 +132,12 @@ def _owners(node: NodeFacts) -> tuple[_Owners, frozenset[DeviceRef]]:
 def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
     geometry = geometry_of(gpu.model) or UNCUT
     state = node.state
-    given = [one for each in node.allocations for one in each.devices if one.device == DeviceRef(gpu.uuid)]
+    given = tuple(
+        (each.pod, one)
+        for each in node.allocations
+        for one in each.devices
+        if one.device == DeviceRef(gpu.uuid)
+    )
     slices = tuple(
         _slice(instance, DeviceRef(gpu.uuid, instance.placement), owners, known)
         for instance in gpu.mig_instances
@@ -150,8 +158,10 @@ def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
         sharing=gpu.sharing,
         idle_since_s=known.idle_since_s.get(DeviceRef(gpu.uuid)),
         memory_mib=gpu.memory_mib,
-        given_milli=sum(device.milli for device in given),
-        given_mib=sum(device.memory_mib for device in given),
+        given_milli=sum(device.milli for _, device in given),
+        given_mib=sum(device.memory_mib for _, device in given),
+        given=given,
+        gpu=gpu,
     )
     try:
         _ = card.layout

@@ -6,7 +6,8 @@ from gpuloom.errors import NotAllowedError
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef, Gpu, SharingMode
 from gpuloom.model.mig import MigPlacement
-from services.node_agent.delivery.core.enforcement import Hardness, hardness_of, mps_edits
+from gpuloom.placement.keeping import Hardness, hardness_of
+from services.node_agent.delivery.core.enforcement import mps_edits
 
 SHARE = AllocatedDevice(DeviceRef("GPU-a"), 250, 10240)
 WHOLE = AllocatedDevice(DeviceRef("GPU-a"), 1000, 40960)
