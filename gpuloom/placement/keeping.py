@@ -40,25 +40,43 @@ def hardness_of(allocated: AllocatedDevice, gpu: Gpu, wanted: Enforcement | None
     return Hardness.LIMITED if limited else Hardness.ACCOUNTED
 
 
-def wanted_enforcement(annotations: Mapping[str, str]) -> Enforcement | None:
-    """None: the pod does not say. Raise NotAllowedError for another word."""
+def wanted_enforcement(
+    annotations: Mapping[str, str], otherwise: Enforcement = Enforcement.MPS
+) -> Enforcement | None:
+    """None: the pod does not say, so its share is limited where it can be.
+
+    Raise NotAllowedError for another word. `otherwise` is the cluster's setting for pods that do not say; by
+    NONE their shares are not limited.
+    """
     text = annotations.get(ANNOTATION_ENFORCEMENT)
     if text is None:
-        return None
+        return Enforcement.NONE if otherwise is Enforcement.NONE else None
     if text not in tuple(Enforcement):
         raise NotAllowedError(f"{ANNOTATION_ENFORCEMENT} must be mps or none, not {text[:32]}")
     return Enforcement(text)
 
 
 def keeping_text(
-    devices: Iterable[AllocatedDevice], gpus: Mapping[str, Gpu], annotations: Mapping[str, str]
+    devices: Iterable[AllocatedDevice],
+    gpus: Mapping[str, Gpu],
+    annotations: Mapping[str, str],
+    otherwise: Enforcement = Enforcement.MPS,
 ) -> str:
     """Of the devices that are known; empty if none is."""
-    try:
-        wanted = wanted_enforcement(annotations)
-    except NotAllowedError:
-        wanted = None
     found = {
-        hardness_of(one, gpus[one.device.gpu_uuid], wanted) for one in devices if one.device.gpu_uuid in gpus
+        keeping_of(one, gpus[one.device.gpu_uuid], annotations, otherwise)
+        for one in devices
+        if one.device.gpu_uuid in gpus
     }
     return ", ".join(_TEXTS[hardness] for hardness in Hardness if hardness in found)
+
+
+def keeping_of(
+    allocated: AllocatedDevice, gpu: Gpu, annotations: Mapping[str, str], otherwise: Enforcement
+) -> Hardness:
+    """Of a pod that has it, whatever it says of enforcement."""
+    try:
+        wanted = wanted_enforcement(annotations, otherwise)
+    except NotAllowedError:
+        wanted = None
+    return hardness_of(allocated, gpu, wanted)

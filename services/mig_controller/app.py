@@ -102,7 +102,7 @@ async def build(app: App, config: MigConfig) -> None:
     app.add_loop("leadership", lambda: leadership.run(lambda: controller.lead(config.plan.interval_s)))
     app.add_loop("status", lambda: _write_status(app, controller, node_configs, sharing))
     app.add_readiness("synced", lambda: sources.unsynced() or None)
-    servicer = MigControllerServer(controller, lambda ref: _annotations(pods, ref))
+    servicer = MigControllerServer(controller, lambda ref: _annotations(pods, ref), config.enforcement)
     add_to_server = add_MigControllerServiceServicer_to_server
     await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS))
 

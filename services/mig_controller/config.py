@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from gpuloom.kube.leadership import LeadershipConfig, leadership_group
 from gpuloom.kube.settings import KubeConfig
+from gpuloom.placement.keeping import Enforcement
 from gpuloom.roster import ROSTER
 from gpuloom.rpc.serving import ServingConfig, grpc_group, peer_setting
 from gpuloom.runtime.config import group, setting
 from gpuloom.runtime.failpoints import FailpointsConfig, failpoints_group
-from gpuloom.runtime.parsers import Address, address, boolean, integer, seconds, text, usd
+from gpuloom.runtime.parsers import Address, address, boolean, choice, integer, seconds, text, usd
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.mig_controller.core.plan import Options
 from services.mig_controller.core.strategy import DEMAND, Strategy, parse_strategy
@@ -139,6 +140,13 @@ class MigConfig:
         default=None,
         parse=usd,
         help="What a GPU costs an hour where no price is known; else what a move costs is not known",
+    )
+    enforcement: Enforcement = setting(
+        "GPULOOM_ENFORCEMENT",
+        default=Enforcement.MPS,
+        parse=choice(*Enforcement),
+        help="For pods with a share of a GPU with an MPS daemon that do not say gpuloom.dev/enforcement: mps "
+        "(they are limited) or none; the same for node agents, extender and MIG controller",
     )
     facts_ttl_s: float = setting(
         "GPULOOM_MIG_FACTS_TTL",

@@ -10,7 +10,6 @@ from gpuloom.codec.mig import (
     fingerprint_from_proto,
     fit_to_proto,
 )
-from gpuloom.errors import NotAllowedError
 from gpuloom.model.mig_cards import (
     BegunChange,
     GpuTenant,
@@ -24,7 +23,7 @@ from gpuloom.model.mig_cards import (
 )
 from gpuloom.model.node import PodRef
 from gpuloom.model.sharing import MigStage
-from gpuloom.placement.keeping import hardness_of, wanted_enforcement
+from gpuloom.placement.keeping import Enforcement, keeping_of
 from gpuloom.v1 import mig_controller_pb2 as pb
 from gpuloom.v1.mig_controller_pb2_grpc import MigControllerServiceServicer
 from services.mig_controller.controller import Controller, View
@@ -39,9 +38,15 @@ SERVICE = pb.DESCRIPTOR.services_by_name["MigControllerService"]
 class MigControllerServer(MigControllerServiceServicer):
     """`annotations` of a pod by namespace and name; empty if it is not known."""
 
-    def __init__(self, controller: Controller, annotations: Callable[[PodRef], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        annotations: Callable[[PodRef], Mapping[str, str]],
+        enforcement: Enforcement,
+    ) -> None:
         self._controller = controller
         self._annotations = annotations
+        self._enforcement = enforcement
 
     async def ListCards(self, request: pb.ListCardsRequest, context: object) -> pb.ListCardsResponse:
         view = self._controller.current()
@@ -67,13 +72,14 @@ class MigControllerServer(MigControllerServiceServicer):
     def _tenants(self, card: Card) -> tuple[GpuTenant, ...]:
         if card.gpu is None:
             return ()
-        found = []
-        for pod, device in card.given:
-            try:
-                wanted = wanted_enforcement(self._annotations(pod))
-            except NotAllowedError:
-                wanted = None
-            found.append(GpuTenant(str(pod), device.milli, hardness_of(device, card.gpu, wanted).value))
+        found = [
+            GpuTenant(
+                str(pod),
+                device.milli,
+                keeping_of(device, card.gpu, self._annotations(pod), self._enforcement).value,
+            )
+            for pod, device in card.given
+        ]
         return tuple(sorted(found, key=lambda tenant: tenant.owner))
 
 

@@ -19,7 +19,7 @@ from gpuloom.model.explanation import Explanation, Forecast, PodStanding, Quaran
 from gpuloom.model.node import PodRef
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
-from gpuloom.placement.keeping import keeping_text
+from gpuloom.placement.keeping import Enforcement, keeping_text
 from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.inquiries.evaluation import Judge
@@ -76,6 +76,7 @@ class Records:
     schedulers: SchedulerNames = field(default_factory=SchedulerNames)
     cluster_note: Callable[[], str] = _nothing
     budgets: BudgetGate = field(default_factory=BudgetGate)
+    enforcement: Enforcement = Enforcement.MPS
 
 
 class Inquiries:
@@ -163,7 +164,9 @@ class Inquiries:
             return ""
         view = self._records.views.view(settled.node_name)
         gpus = {} if view is None else {one.gpu.uuid: one.gpu for one in view.gpus}
-        return keeping_text(settled.devices, gpus, metadata_of(pod).get("annotations") or {})
+        return keeping_text(
+            settled.devices, gpus, metadata_of(pod).get("annotations") or {}, self._records.enforcement
+        )
 
     def _refuse_unready(self) -> None:
         reason = self._unready_reason()

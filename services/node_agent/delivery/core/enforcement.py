@@ -18,10 +18,17 @@ SHM = "/dev/shm"  # noqa: S108 - the shared memory of the daemon and its clients
 
 
 def mps_edits(
-    allocation: Allocation, gpus: Mapping[str, Gpu], annotations: Mapping[str, str], mps_dir: str
+    allocation: Allocation,
+    gpus: Mapping[str, Gpu],
+    annotations: Mapping[str, str],
+    mps_dir: str,
+    otherwise: Enforcement = Enforcement.MPS,
 ) -> Edits:
-    """What a container needs beside its devices. Raise NotAllowedError if its limits can't be had here."""
-    wanted = wanted_enforcement(annotations)
+    """What a container needs beside its devices. Raise NotAllowedError if its limits can't be had here.
+
+    `otherwise` is the node's setting for pods that do not say.
+    """
+    wanted = wanted_enforcement(annotations, otherwise)
     served = []
     for allocated in allocation.devices:
         gpu = gpus[allocated.device.gpu_uuid]
