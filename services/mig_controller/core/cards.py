@@ -10,6 +10,7 @@ from functools import lru_cache
 from gpuloom.catalog import load_catalog
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, SharingMode
+from gpuloom.model.layout import Sharing
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts
@@ -71,6 +72,11 @@ class Card:
     @property
     def cuttable(self) -> bool:
         return bool(self.geometry.profiles)
+
+    def is_shared_as(self, sharing: Sharing) -> bool:
+        """As far as discovery tells."""
+        least_milli = 0 if self.gpu is None else self.gpu.least_milli
+        return self.sharing is sharing.mode and least_milli == sharing.least_milli
 
     @property
     def layout(self) -> Layout:

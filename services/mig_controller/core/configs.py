@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuloom.model.gpu import SharingMode
+from gpuloom.model.gpu import MILLI_PER_GPU, SharingMode
 from gpuloom.model.layout import LayoutRequest, Sharing
 from gpuloom.model.sharing import GpuNodeConfigSpec
 from gpuloom.placement.mig_geometry import Layout, pack
@@ -72,7 +72,7 @@ def _cut(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest |
 
 def _share(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
     wanted = wanted_sharing(spec)
-    if wanted is None or card.sharing is wanted.mode:
+    if wanted is None or card.is_shared_as(wanted):
         return None
     if card.cut:
         return "a GPU in MIG mode is shared by its slices: set migEnabled to false to share it otherwise"
@@ -82,12 +82,17 @@ def _share(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest
 def wanted_sharing(spec: GpuNodeConfigSpec) -> Sharing | None:
     """None: as it is."""
     if spec.mps_enabled:
-        return Sharing(SharingMode.MPS)
+        return Sharing(SharingMode.MPS, least_milli=_least(spec.mps_max_clients))
     if spec.time_slicing_enabled:
-        return Sharing(SharingMode.TIME_SLICING)
+        return Sharing(SharingMode.TIME_SLICING, least_milli=_least(spec.time_slicing_replicas))
     if spec.mps_enabled is False or spec.time_slicing_enabled is False:
         return Sharing()
     return None
+
+
+def _least(pods: int | None) -> int:
+    """With shares of at least this no more pods than that are on one card."""
+    return MILLI_PER_GPU // pods if pods else 0
 
 
 def _busy(card: Card) -> str:

@@ -103,7 +103,7 @@ def is_published(intent: Intent, card: Card | None) -> bool:
     request = intent.request
     if request.mig_enabled not in (None, card.cut):
         return False
-    if request.sharing is not None and request.sharing.mode is not card.sharing:
+    if request.sharing is not None and not card.is_shared_as(request.sharing):
         return False
     places = {one.placement for one in card.slices}
     return set(request.create) <= places and not (set(request.destroy) - set(request.create)) & places
@@ -151,7 +151,13 @@ def _to_json(intent: Intent) -> dict[str, Any]:
         "create": [[place.profile, place.start] for place in request.create],
         "sharing": None
         if sharing is None
-        else [sharing.mode.value, sharing.thread_percentage, sharing.memory_mib, sharing.time_slice],
+        else [
+            sharing.mode.value,
+            sharing.thread_percentage,
+            sharing.memory_mib,
+            sharing.time_slice,
+            sharing.least_milli,
+        ],
         "pods": list(intent.pods),
         "began": intent.began,
         "leavers": [
@@ -159,6 +165,11 @@ def _to_json(intent: Intent) -> dict[str, Any]:
             for one in intent.leavers
         ],
     }
+
+
+def _sharing_to_json(sharing: Sharing) -> list[Any]:
+    numbers = sharing.thread_percentage, sharing.memory_mib, sharing.time_slice, sharing.least_milli
+    return [sharing.mode.value, *numbers]
 
 
 def _from_json(entry: Mapping[str, Any]) -> Intent:
@@ -169,9 +180,7 @@ def _from_json(entry: Mapping[str, Any]) -> Intent:
         mig_enabled=entry["mig"],
         destroy=tuple(MigPlacement(int(start), str(profile)) for profile, start in entry["destroy"]),
         create=tuple(MigPlacement(int(start), str(profile)) for profile, start in entry["create"]),
-        sharing=None
-        if sharing is None
-        else Sharing(SharingMode(sharing[0]), int(sharing[1]), int(sharing[2]), int(sharing[3])),
+        sharing=None if sharing is None else Sharing(SharingMode(sharing[0]), *map(int, sharing[1:])),
     )
     pods = tuple(str(uid) for uid in entry["pods"])
     leavers = tuple(

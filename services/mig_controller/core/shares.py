@@ -74,6 +74,8 @@ class _Room:
         mib = wish.memory_mib
         if mib is None:
             mib = card.memory_mib * wish.milli // MILLI_PER_GPU
+        if card.gpu is not None and wish.milli < card.gpu.least_milli:
+            return False
         if wish.milli > self._milli or mib > self._mib or not wish.takes(card.model, card.architecture):
             return False
         self._milli, self._mib = self._milli - wish.milli, self._mib - mib
