@@ -86,7 +86,8 @@ async def test_after_a_reboot_of_its_node_the_layout_is_back_before_the_pod_is(
     async with a_cut_chain(tmp_path, library) as chain:
         pod = await a_slice_of(chain, "lasting")
         sees, began = await seen_by(chain, pod), started_at(pod)
-        # The controller is not needed for it, and may not help.
+        # As the README of delivery advises: else a container may start before the agent, without its GPU.
+        wait_for_the_agent(chain.node)
         await reboot(chain, int(sees[0].removeprefix("/dev/nvidia")))
         again = await wait_started_after(chain, "lasting", began)
         sees_again = await seen_by(chain, again)
@@ -95,6 +96,12 @@ async def test_after_a_reboot_of_its_node_the_layout_is_back_before_the_pod_is(
     assert sees_again == sees
     assert allocation_of(again) == allocation_of(pod)
     assert told["gpuloom_node_agent_layout_restored_total"] == 1
+
+
+def wait_for_the_agent(node: RealNode) -> None:
+    """From its next start on the runtime creates no container of ours without our plugin."""
+    with (node.paths.home / "containerd.toml").open("a") as configuration:
+        configuration.write('\n[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\n')
 
 
 async def reboot(chain: Chain, gpu: int) -> None:
