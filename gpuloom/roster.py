@@ -227,7 +227,9 @@ ROSTER = Roster(
             kind=Kind.LEADER,
             short="cost",
             own_ports=(
-                grpc_port(50055, "optimizer", "scheduler_extender", "autoscaler", "console", "cli"),
+                grpc_port(
+                    50055, "optimizer", "scheduler_extender", "autoscaler", "mig_controller", "console", "cli"
+                ),
                 Port(
                     "opencost",
                     9003,
