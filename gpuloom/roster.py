@@ -227,7 +227,9 @@ ROSTER = Roster(
             kind=Kind.LEADER,
             short="cost",
             own_ports=(
-                grpc_port(50055, "optimizer", "scheduler_extender", "autoscaler", "console", "cli"),
+                grpc_port(
+                    50055, "optimizer", "scheduler_extender", "autoscaler", "mig_controller", "console", "cli"
+                ),
                 Port(
                     "opencost",
                     9003,
@@ -363,6 +365,8 @@ ROSTER = Roster(
     ),
     clients=(
         Client("cli"),
+        # Programs of users: it reads what cli may read (rpc/identity.py).
+        Client("client"),
         Client("oidc_proxy"),
         Client("browser", certified=False),
         Client("kube_scheduler"),

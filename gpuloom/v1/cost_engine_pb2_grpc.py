@@ -98,7 +98,8 @@ class CostEngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPrices(self, request, context):
-        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli.
+        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+        mig_controller, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,9 @@ class CostEngineServiceStub:
     GetSavings: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.GetSavingsRequest, _cost_engine_pb2.GetSavingsResponse]
     """What was saved against unshared GPUs on demand, by mechanism. Callers: console, cli."""
     ListPrices: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.ListPricesRequest, _cost_engine_pb2.ListPricesResponse]
-    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli."""
+    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+    mig_controller, cli.
+    """
     ListBudgets: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetsRequest, _cost_engine_pb2.ListBudgetsResponse]
     """Every budget with its spend and forecast. Only the leader answers. Callers: console, cli."""
     ListBudgetVerdicts: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetVerdictsRequest, _cost_engine_pb2.ListBudgetVerdictsResponse]
@@ -64,7 +66,9 @@ class CostEngineServiceAsyncStub(CostEngineServiceStub):
     GetSavings: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.GetSavingsRequest, _cost_engine_pb2.GetSavingsResponse]  # type: ignore[assignment]
     """What was saved against unshared GPUs on demand, by mechanism. Callers: console, cli."""
     ListPrices: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.ListPricesRequest, _cost_engine_pb2.ListPricesResponse]  # type: ignore[assignment]
-    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli."""
+    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+    mig_controller, cli.
+    """
     ListBudgets: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetsRequest, _cost_engine_pb2.ListBudgetsResponse]  # type: ignore[assignment]
     """Every budget with its spend and forecast. Only the leader answers. Callers: console, cli."""
     ListBudgetVerdicts: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetVerdictsRequest, _cost_engine_pb2.ListBudgetVerdictsResponse]  # type: ignore[assignment]
@@ -105,7 +109,9 @@ class CostEngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cost_engine_pb2.ListPricesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cost_engine_pb2.ListPricesResponse, _abc.Awaitable[_cost_engine_pb2.ListPricesResponse]]:
-        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli."""
+        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+        mig_controller, cli.
+        """
 
     @_abc_1.abstractmethod
     def ListBudgets(

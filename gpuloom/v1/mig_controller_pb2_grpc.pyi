@@ -41,6 +41,12 @@ class MigControllerServiceStub:
     """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
     leader answers. Callers: cli.
     """
+    ApplyFit: _grpc.UnaryUnaryMultiCallable[_mig_controller_pb2.ApplyFitRequest, _mig_controller_pb2.ApplyFitResponse]
+    """Carries a plan of PlanFit out: takes holds on all that it touches, then has pods evicted by the Eviction API, then
+    cuts. Answers when all of it is held and written down, before anybody has moved; ListCards shows how it goes on.
+    FAILED_PRECONDITION if something does not fit, if the plan is another one by now, or if a hold can't be had: then
+    nothing is begun. Only the leader answers. Callers: cli.
+    """
 
 @_typing.type_check_only
 class MigControllerServiceAsyncStub(MigControllerServiceStub):
@@ -54,6 +60,12 @@ class MigControllerServiceAsyncStub(MigControllerServiceStub):
     PlanFit: _aio.UnaryUnaryMultiCallable[_mig_controller_pb2.PlanFitRequest, _mig_controller_pb2.PlanFitResponse]  # type: ignore[assignment]
     """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
     leader answers. Callers: cli.
+    """
+    ApplyFit: _aio.UnaryUnaryMultiCallable[_mig_controller_pb2.ApplyFitRequest, _mig_controller_pb2.ApplyFitResponse]  # type: ignore[assignment]
+    """Carries a plan of PlanFit out: takes holds on all that it touches, then has pods evicted by the Eviction API, then
+    cuts. Answers when all of it is held and written down, before anybody has moved; ListCards shows how it goes on.
+    FAILED_PRECONDITION if something does not fit, if the plan is another one by now, or if a hold can't be had: then
+    nothing is begun. Only the leader answers. Callers: cli.
     """
 
 class MigControllerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -77,6 +89,18 @@ class MigControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_mig_controller_pb2.PlanFitResponse, _abc.Awaitable[_mig_controller_pb2.PlanFitResponse]]:
         """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
         leader answers. Callers: cli.
+        """
+
+    @_abc_1.abstractmethod
+    def ApplyFit(
+        self,
+        request: _mig_controller_pb2.ApplyFitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mig_controller_pb2.ApplyFitResponse, _abc.Awaitable[_mig_controller_pb2.ApplyFitResponse]]:
+        """Carries a plan of PlanFit out: takes holds on all that it touches, then has pods evicted by the Eviction API, then
+        cuts. Answers when all of it is held and written down, before anybody has moved; ListCards shows how it goes on.
+        FAILED_PRECONDITION if something does not fit, if the plan is another one by now, or if a hold can't be had: then
+        nothing is begun. Only the leader answers. Callers: cli.
         """
 
 def add_MigControllerServiceServicer_to_server(servicer: MigControllerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

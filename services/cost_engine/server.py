@@ -34,7 +34,7 @@ ALLOWED_CALLERS = {
     "QueryCosts": _PEOPLE,
     "GetCostSummary": _PEOPLE,
     "GetSavings": _PEOPLE,
-    "ListPrices": frozenset({"optimizer", "autoscaler", "cli"}),
+    "ListPrices": frozenset({"optimizer", "autoscaler", "mig_controller", "cli"}),
     "ListBudgets": _PEOPLE,
     "ListBudgetVerdicts": frozenset({"scheduler_extender", "cli"}),
     "ExportCosts": _CLI,

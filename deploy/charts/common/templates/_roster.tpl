@@ -42,7 +42,7 @@ services:
       grpc:
         number: 50055
         setting: GPULOOM_GRPC_PORT
-        callers: [autoscaler, cli, console, optimizer, scheduler-extender]
+        callers: [autoscaler, cli, console, mig-controller, optimizer, scheduler-extender]
       opencost:
         number: 9003
         setting: GPULOOM_COST_API_PORT
@@ -153,5 +153,5 @@ services:
         number: 8080
         setting: GPULOOM_HTTP_PORT
         callers: [prometheus]
-clients: [cli, oidc_proxy, kube_scheduler]
+clients: [cli, client, oidc_proxy, kube_scheduler]
 {{- end -}}
