@@ -228,7 +228,13 @@ ROSTER = Roster(
             short="cost",
             own_ports=(
                 grpc_port(
-                    50055, "optimizer", "scheduler_extender", "autoscaler", "mig_controller", "console", "cli"
+                    50055,
+                    "optimizer",
+                    "scheduler_extender",
+                    "autoscaler",
+                    "mig_controller",
+                    "console",
+                    "cli",
                 ),
                 Port(
                     "opencost",
