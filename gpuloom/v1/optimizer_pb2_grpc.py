@@ -93,7 +93,7 @@ class OptimizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Waste(self, request, context):
-        """The pods that waste GPU time now, worst first. Callers: cli.
+        """The pods that waste GPU time now, worst first. Callers: controller, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

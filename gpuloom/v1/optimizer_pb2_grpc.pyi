@@ -44,7 +44,7 @@ class OptimizerServiceStub:
     Hint: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.HintRequest, _optimizer_pb2.HintResponse]
     """Which nodes would suit a pod that waits. Answered from memory. Callers: scheduler_extender, cli."""
     Waste: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.WasteRequest, _optimizer_pb2.WasteResponse]
-    """The pods that waste GPU time now, worst first. Callers: cli."""
+    """The pods that waste GPU time now, worst first. Callers: controller, cli."""
     Recommend: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]
     """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
     Profiles: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]
@@ -62,7 +62,7 @@ class OptimizerServiceAsyncStub(OptimizerServiceStub):
     Hint: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.HintRequest, _optimizer_pb2.HintResponse]  # type: ignore[assignment]
     """Which nodes would suit a pod that waits. Answered from memory. Callers: scheduler_extender, cli."""
     Waste: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.WasteRequest, _optimizer_pb2.WasteResponse]  # type: ignore[assignment]
-    """The pods that waste GPU time now, worst first. Callers: cli."""
+    """The pods that waste GPU time now, worst first. Callers: controller, cli."""
     Recommend: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]  # type: ignore[assignment]
     """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
     Profiles: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _optimizer_pb2.WasteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_optimizer_pb2.WasteResponse, _abc.Awaitable[_optimizer_pb2.WasteResponse]]:
-        """The pods that waste GPU time now, worst first. Callers: cli."""
+        """The pods that waste GPU time now, worst first. Callers: controller, cli."""
 
     @_abc_1.abstractmethod
     def Recommend(

@@ -29,7 +29,7 @@ ALLOWED_CALLERS = {
     "Classify": _PEOPLE,
     "Predict": _PEOPLE,
     "Hint": frozenset({"scheduler_extender", "cli"}),
-    "Waste": _PEOPLE,
+    "Waste": frozenset({"controller", "cli"}),
     "Recommend": _PEOPLE,
     "Profiles": _PEOPLE,
 }
