@@ -2,23 +2,23 @@
 
 import asyncio
 import os
-from importlib.metadata import entry_points
 
 from prometheus_client import CollectorRegistry
 
 from gpuloom.clients.prometheus import PrometheusClient
-from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.leadership import Leadership
 from gpuloom.kube.reconciler import Reconciler, ReconcilerOptions, controller_of
 from gpuloom.kube.resources import GPU_WORKLOADS, JOBS
+from gpuloom.placement.strategies import ENTRY_POINTS, WITHOUT_DEVICES
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.serving import Served, rpc_environment, serve
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.plug_ins import plug_ins
 from gpuloom.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
 from services.controller.adapters.images import ModelImages
 from services.controller.adapters.kubernetes import KubernetesCluster, KubernetesWorkloads
@@ -29,7 +29,6 @@ from services.controller.adapters.waste import (
     PrometheusCheck,
 )
 from services.controller.config import ControllerConfig, Placement
-from services.controller.core.strategies import ENTRY_POINTS, OWN, Strategy
 from services.controller.metrics import ControllerMetrics
 from services.controller.server import ALLOWED_CALLERS, SERVICE, ControllerServer
 from services.controller.waste_events import WasteEvents, WasteParts, WasteRules
@@ -140,20 +139,9 @@ def workload_loop(
 
 def _settings(config: ControllerConfig) -> WorkloadSettings:
     return WorkloadSettings(
-        strategies={**_plug_ins(), **OWN},
+        strategies={**plug_ins(ENTRY_POINTS), **WITHOUT_DEVICES},
         priority_class_prefix=config.priority_class_prefix,
         scheduler_name=config.scheduler_name,
         pins_nodes=config.placement is Placement.AFFINITY,
         gives_shares=config.gives_shares(),
     )
-
-
-def _plug_ins() -> dict[str, Strategy]:
-    """Strategies that other packages bring. One that can't be loaded ends the start: it would be missed."""
-    found: dict[str, Strategy] = {}
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            found[point.name] = point.load()
-        except Exception as error:
-            raise InvalidRequestError(f"strategy plug-in {point.name} ({point.value}): {error}") from error
-    return found

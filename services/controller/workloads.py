@@ -21,11 +21,12 @@ from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.objects import JsonObject, ObjectKey, uid_of
 from gpuloom.kube.reconciler import Step
 from gpuloom.model.workload import GpuWorkload, WorkloadPhase
+from gpuloom.placement.strategies import Strategy
 from gpuloom.runtime.clock import Clock
 from services.controller.core.lifecycle import PLACED, Decision, NewStatus, Observed, decide, refused
 from services.controller.core.manifests import JobOptions, is_owned, job_manifest, job_name
 from services.controller.core.progress import FailureReason
-from services.controller.core.strategies import Strategy, choose_node
+from services.controller.core.strategies import choose_node
 from services.controller.metrics import ControllerMetrics
 from services.controller.ports import Cluster, WorkloadApi
 
