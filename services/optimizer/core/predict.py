@@ -61,6 +61,10 @@ class History:
     def own(self, signature: Signature) -> Sequence[Outcome]:
         return self._by_key.get((BASES[0], signature.key), ())
 
+    def of_owner(self, signature: Signature) -> Sequence[Outcome]:
+        """Whatever its pods ran and asked for."""
+        return self._by_key.get((BASES[1], signature.owner_key), ())
+
     def forget(self, before: datetime) -> None:
         for key, kept in list(self._by_key.items()):
             left = [outcome for outcome in kept if outcome.ended_at >= before]

@@ -12,7 +12,7 @@ import yaml
 
 from gpuloom.clients import optimizer as client
 from gpuloom.codec.pod import pod_request
-from gpuloom.errors import NotAllowedError, NotFoundError
+from gpuloom.errors import InvalidRequestError, NotAllowedError, NotFoundError
 from gpuloom.model.node import PodRef
 from gpuloom.model.optimization import ClassSource, WasteReport, WorkloadClass
 from gpuloom.rpc.channel import RpcChannel
@@ -85,6 +85,7 @@ async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart(tmp_path
             channel = await mesh.channel(service, "optimizer", "cli")
             report = await found_waste(channel)
             found = await client.recommend(channel, POD)
+            advice = await client.advise(channel, yaml.safe_load(found.yaml), timeout_s=5.0)
             assert await service.stop() == 0
 
             (waste,) = report.pods
@@ -92,6 +93,9 @@ async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart(tmp_path
             assert waste.utilization_ratio is not None
             assert 0.1 < waste.utilization_ratio < 0.3
             assert waste.score > 50
+            # Seen for seconds only.
+            assert advice.utilization_ratio == pytest.approx(0.2, abs=0.1)
+            assert (advice.milli, advice.basis, advice.reason[:15]) == (0, "owner", "not sure enough")
             assert waste.saving_nano_usd is not None
             assert waste.saving_nano_usd > 0
             # Its resources can't be changed: a new manifest, which asks for what was recommended.
@@ -133,6 +137,33 @@ async def test_what_is_not_known_is_said_and_strangers_are_refused(tmp_path: Pat
         assert "0 runs" in prediction.reason
         assert hint.points == ()
         assert profiles == ()
+
+
+@pytest.mark.timeout(60)
+async def test_a_pod_at_admission_is_advised_by_pods_of_its_owner(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        discovery = await mesh.start_discovery()
+        service = await start_optimizer(mesh, discovery, tmp_path)
+        asked = await mesh.channel(service, "optimizer", "cli")
+        amounts = {"limits": {"nvidia.com/gpu": "1"}}
+        planned = {
+            "metadata": {"generateName": "serve-1-", "labels": {"a": "\"'; DROP TABLE run; --"}},
+            "spec": {"containers": [{"name": "main", "image": "example.test/new:1", "resources": amounts}]},
+        }
+
+        unknown = await client.advise(asked, planned, "default", timeout_s=5.0)
+        nothing = await client.advise(asked, {"spec": {"containers": []}}, timeout_s=5.0)
+        for hostile in (
+            {"spec": 7},
+            {"spec": {}, "metadata": "x"},
+            {"spec": {}, "metadata": {"name": "x" * 600_000}},
+        ):
+            with pytest.raises(InvalidRequestError, match="pod_json"):
+                await client.advise(asked, hostile, timeout_s=5.0)
+
+        assert unknown.utilization_ratio is None
+        assert "no pod of its owner was measured" in unknown.reason
+        assert "asks for no GPU" in nothing.reason
 
 
 async def test_changes_and_examples_pass_a_dry_run_of_the_api_server(tmp_path: Path) -> None:
