@@ -22,6 +22,7 @@ ANNOTATION_STRATEGY = "gpuloom.dev/strategy"
 LABEL_GANG = "gpuloom.dev/gang"
 ANNOTATION_GANG_SIZE = "gpuloom.dev/gang-size"
 ANNOTATION_GANG_TOPOLOGY = "gpuloom.dev/gang-topology"
+ANNOTATION_GANG_TIMEOUT = "gpuloom.dev/gang-timeout-seconds"
 LABEL_SHARING = "gpu-autoscaler.io/sharing"
 LABEL_SHARING_MODE = "gpu-autoscaler.io/sharing-mode"
 ANNOTATION_CAPACITY_EPOCH = "gpuloom.dev/capacity-epoch"
@@ -62,6 +63,7 @@ POD_KEYS = frozenset(
         LABEL_GANG,
         ANNOTATION_GANG_SIZE,
         ANNOTATION_GANG_TOPOLOGY,
+        ANNOTATION_GANG_TIMEOUT,
         ANNOTATION_RECOMMENDATION,
     }
 )

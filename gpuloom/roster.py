@@ -255,7 +255,7 @@ ROSTER = Roster(
             # Its cursors are in its database: two would read everything twice.
             kind=Kind.SINGLE,
             short="optimizer",
-            own_ports=(grpc_port(50051, "scheduler_extender", "controller", "cli"),),
+            own_ports=(grpc_port(50051, "scheduler_extender", "controller", "webhook", "cli"),),
             outside=frozenset({Outside.KUBERNETES_API, Outside.POSTGRESQL}),
             embedded={
                 "GPULOOM_DATABASE_URL": "sqlite:///{databases}/optimizer.db",

@@ -113,7 +113,7 @@ class OptimizerServiceServicer:
 
     def Advise(self, request, context):
         """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-        memory. Callers: cli.
+        memory. Callers: webhook, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -49,7 +49,7 @@ class OptimizerServiceStub:
     """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
     Advise: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]
     """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-    memory. Callers: cli.
+    memory. Callers: webhook, cli.
     """
     Profiles: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]
     """What is known of kinds of workloads. Callers: cli."""
@@ -71,7 +71,7 @@ class OptimizerServiceAsyncStub(OptimizerServiceStub):
     """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
     Advise: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]  # type: ignore[assignment]
     """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-    memory. Callers: cli.
+    memory. Callers: webhook, cli.
     """
     Profiles: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]  # type: ignore[assignment]
     """What is known of kinds of workloads. Callers: cli."""
@@ -126,7 +126,7 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_optimizer_pb2.AdviseResponse, _abc.Awaitable[_optimizer_pb2.AdviseResponse]]:
         """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-        memory. Callers: cli.
+        memory. Callers: webhook, cli.
         """
 
     @_abc_1.abstractmethod

@@ -36,7 +36,7 @@ ALLOWED_CALLERS = {
     "Hint": frozenset({"scheduler_extender", "cli"}),
     "Waste": frozenset({"controller", "cli"}),
     "Recommend": _PEOPLE,
-    "Advise": _PEOPLE,
+    "Advise": frozenset({"webhook", "cli"}),
     "Profiles": _PEOPLE,
 }
 

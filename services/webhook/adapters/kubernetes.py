@@ -21,7 +21,7 @@ from gpuloom.kube.resources import (
 from gpuloom.model.node import NodeState
 from gpuloom.model.sharing import GpuSharingPolicy
 from gpuloom.runtime.clock import Clock
-from services.webhook.core.pods import Advice, Offers, Surroundings
+from services.webhook.core.pods import Offers, Surroundings
 from services.webhook.core.surroundings import chosen_policy, offers_of, surroundings_of
 from services.webhook.metrics import WebhookMetrics
 
@@ -49,14 +49,14 @@ class KubernetesCluster:
         """What they offer is worked out again when it is next asked for."""
         self._offers = None
 
-    def surroundings(self, pod: Mapping[str, Any], namespace: str, advice: Advice | None) -> Surroundings:
+    def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
         if self._offers is None:
             self._offers = offers_of(self._states())
         known = self.namespaces.get(namespace) or {}
         labels = (known.get("metadata") or {}).get("labels") or {}
         pod_labels = (pod.get("metadata") or {}).get("labels") or {}
         policy = chosen_policy(list(self._parsed.values()), pod_labels, labels)
-        return surroundings_of(labels, self._offers, policy, advice)
+        return surroundings_of(labels, self._offers, policy)
 
     def _policy_changed(self, change: Change) -> None:
         name = change.key[1]

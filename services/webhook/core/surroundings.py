@@ -1,11 +1,12 @@
 """What the cluster can give, and what its policies say, for one pod."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpuloom.catalog import load_catalog
+from gpuloom.catalog.entries import mig_resource
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.model.sharing import GpuSharingPolicy, SharingStrategy
-from services.webhook.core.pods import Advice, Offers, SharingMode, Surroundings
+from services.webhook.core.pods import Offers, SharingMode, Surroundings
 
 _MODES = {
     SharingStrategy.MIG: SharingMode.MIG,
@@ -14,7 +15,14 @@ _MODES = {
 }
 
 
-def offers_of(states: Iterable[NodeState]) -> Offers:
+def offers_of(states: Sequence[NodeState]) -> Offers:
+    plugged = frozenset(
+        mig_resource(instance.placement.profile)
+        for state in states
+        if state.mode is NodeMode.NVIDIA
+        for gpu in state.gpus
+        for instance in gpu.mig_instances
+    )
     own = [state for state in states if state.mode is NodeMode.GPULOOM and state.gpus]
     profiles = {
         profile.name
@@ -23,7 +31,7 @@ def offers_of(states: Iterable[NodeState]) -> Offers:
         for profile in load_catalog().mig_profiles(gpu.model)
     }
     by_environment = bool(own) and all(state.delivery is Delivery.ENV for state in own)
-    return Offers(bool(own), frozenset(profiles), by_environment)
+    return Offers(bool(own), frozenset(profiles), by_environment, plugged)
 
 
 def chosen_policy(
@@ -42,10 +50,10 @@ def surroundings_of(
     namespace_labels: Mapping[str, str],
     offers: Offers,
     policy: GpuSharingPolicy | None,
-    advice: Advice | None,
 ) -> Surroundings:
     if policy is None:
-        return Surroundings(namespace_labels, offers, advice)
+        return Surroundings(namespace_labels, offers)
     replicas = policy.spec.replicas_per_gpu
     milli = 1000 // replicas if replicas and policy.spec.strategy is SharingStrategy.TIMESLICING else None
-    return Surroundings(namespace_labels, offers, advice, _MODES[policy.spec.strategy], milli)
+    mode = _MODES[policy.spec.strategy]
+    return Surroundings(namespace_labels, offers, sharing_mode=mode, share_milli=milli)
