@@ -26,6 +26,7 @@ from services.webhook.core.surroundings import chosen_policy, offers_of, surroun
 from services.webhook.metrics import WebhookMetrics
 
 _CHECK_S = 30.0
+_FILE_CHECK_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +94,9 @@ class CaBundle:
         self._metrics = metrics
 
     async def run(self) -> None:
+        """Write soon after the file changed, and now and then look whether somebody else wrote."""
         while True:
+            written = self._ca()
             for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
                 try:
                     await self._keep(resource)
@@ -101,7 +104,9 @@ class CaBundle:
                     self._metrics.ca_bundles.labels("failed").inc()
                     fields = {"configuration": f"{resource.plural}/{self._name}", "reason": str(error)}
                     _log.warning("CA bundle not written", extra=fields)
-            await self._clock.sleep(self._every_s)
+            ends_s = self._clock.monotonic() + self._every_s
+            while self._ca() == written and self._clock.monotonic() < ends_s:
+                await self._clock.sleep(min(_FILE_CHECK_S, self._every_s))
 
     async def _keep(self, resource: Resource) -> None:
         wanted = base64.b64encode(self._ca()).decode()
