@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig bench-webhook lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ bench-extender: $(VENV)/.dev-ready ## the extender with 5,000 nodes and 40,000 p
 
 bench-optimizer: $(VENV)/.dev-ready ## the optimizer's class, need and hint against simple rivals, on workloads held back and by time
 	@$(BIN)/python -m tests.bench.optimizer $(ARGS)
+
+bench-webhook: $(VENV)/.dev-ready ## the webhook at 200 reviews/s beside one that does nothing, in one run
+	@$(BIN)/python -m tests.bench.webhook $(ARGS)
 
 bench-verbs: $(VENV)/.dev-ready ## filter and prioritize with 5,000 nodes in one process, without any network
 	@$(BIN)/python -m tests.bench.verbs $(ARGS)

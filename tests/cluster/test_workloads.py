@@ -20,7 +20,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.workplace import CONTROLLER, Workplace, metrics_of, open_workplace, rss_mib
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(420)]
 
 CLOCK = SystemClock()
 COUNT = 1000
@@ -41,7 +41,7 @@ async def test_workloads_become_one_job_each_whatever_dies_and_waste_is_told_onc
         await the_printed_workload_behaves(place)
         await waste_is_told_once(place)
         await many_workloads_survive_kills(place)
-        await place.eventually(lambda: all_settled(place))
+        await place.eventually(lambda: all_settled(place), every_s=2.0)
         p99_s, rss = await reconcile_p99_s(metrics_port), rss_mib(place.pid("controller-1"))
         failover_s = await failover(place)
         denied = place.denied_calls()
@@ -140,11 +140,11 @@ async def many_workloads_survive_kills(place: Workplace) -> None:
         if part < KILLS:
             # In the middle of its work: half of this part's Jobs are there.
             wanted = part * share + share // 2
-            await place.eventually(lambda wanted=wanted: at_least(place, wanted))  # type: ignore[misc]
+            await place.eventually(lambda wanted=wanted: at_least(place, wanted), every_s=1.0)  # type: ignore[misc]
             place.supervisor.kill("controller-1")
             deaths += 1
             await place.eventually(lambda deaths=deaths: lives_again(place, "controller-1", deaths))  # type: ignore[misc]
-    await place.eventually(lambda: at_least(place, COUNT), within_s=240.0)
+    await place.eventually(lambda: at_least(place, COUNT), within_s=240.0, every_s=2.0)
     jobs = (await place.client.list(JOBS, Selection(TEAM))).items
     owners = [metadata_of(job)["ownerReferences"][0]["name"] for job in jobs]
     assert sorted(owners) == sorted(f"w-{number}" for number in range(COUNT))

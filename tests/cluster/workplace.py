@@ -62,13 +62,16 @@ class Workplace:
         return [line for line in lines if "answered 403" in line]
 
     async def eventually(
-        self, find: Callable[[], Awaitable[JsonObject | bool | None]], within_s: float = 90.0
+        self,
+        find: Callable[[], Awaitable[JsonObject | bool | None]],
+        within_s: float = 90.0,
+        every_s: float = 0.2,
     ) -> JsonObject | bool:
         async with deadline(self.clock, within_s):
             while True:
                 if found := await find():
                     return found
-                await self.clock.sleep(0.2)
+                await self.clock.sleep(every_s)
 
 
 @asynccontextmanager
