@@ -35,6 +35,9 @@ class Cluster(Protocol):
 
     def pods_of(self, workload_uid: str) -> Sequence[JsonObject]: ...
 
+    def gives_shares(self) -> bool:
+        """Whether GPULoom itself gives out the GPUs of all ready nodes that have any."""
+
     def nodes(self) -> Sequence[GpuNode]:
         """Nodes with GPUs; empty where the controller may not read nodes."""
 

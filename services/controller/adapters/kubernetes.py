@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuloom.errors import NotFoundError
+from gpuloom.kube.cache import Change
 from gpuloom.kube.client import DeleteOptions, KubeClient
 from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.informer import Informer, InformerOptions
@@ -81,9 +82,12 @@ class KubernetesCluster:
         self.pods = Informer(
             client, PODS, clock, InformerOptions(selection=ours, indexes={"owner": _controllers})
         )
+        self._gives_shares: bool | None = None
+        """Worked out once, until a node changes."""
         self._nodes = None
         if namespace is None:
             self._nodes = Informer(client, NODES, clock, InformerOptions(transform=_trimmed_node))
+            self._nodes.on_change(self._node_changed)
         bound = Selection(namespace, field_selector="spec.nodeName!=")
         self._bound = Informer(
             client,
@@ -107,6 +111,13 @@ class KubernetesCluster:
     def pods_of(self, workload_uid: str) -> Sequence[JsonObject]:
         return [pod for job in self.jobs_of(workload_uid) for pod in self.pods.by_index("owner", uid_of(job))]
 
+    def gives_shares(self) -> bool:
+        if self._gives_shares is None:
+            nodes = [] if self._nodes is None else [gpu_node(node, 0) for node in self._nodes.objects()]
+            giving = [node.gives_shares for node in nodes if node.ready and node.gpus]
+            self._gives_shares = bool(giving) and all(giving)
+        return self._gives_shares
+
     def nodes(self) -> Sequence[GpuNode]:
         if self._nodes is None:
             return ()
@@ -119,6 +130,9 @@ class KubernetesCluster:
     def gpu_pods(self) -> list[GpuPod]:
         """All on nodes that ask for GPUs and have not ended."""
         return [pod for obj in self._bound.objects() if (pod := gpu_pod(obj)) is not None]
+
+    def _node_changed(self, change: Change) -> None:
+        self._gives_shares = None
 
     def image_of(self, model: str) -> Image | None:
         return self._image_of(model)

@@ -36,10 +36,13 @@ async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
     raise AssertionError(f"not within {PATIENCE_S:g} s: {what}")
 
 
-def kill(mesh: EmbeddedMesh, name: str) -> None:
-    (status,) = (one for one in mesh.supervisor.statuses() if one.name == name)
-    assert status.pid is not None
-    os.kill(status.pid, signal.SIGKILL)
+async def kill(mesh: EmbeddedMesh, name: str) -> None:
+    """It may still be coming up again from the last time."""
+
+    async def pid() -> int | None:
+        return next(one.pid for one in mesh.supervisor.statuses() if one.name == name)
+
+    os.kill(await eventually(pid, f"{name} runs"), signal.SIGKILL)
 
 
 def a_workload(name: str, strategy: str, outcome: str) -> dict[str, Any]:
@@ -73,7 +76,7 @@ async def test_declared_workloads_end_as_they_should_whatever_is_killed(run_dire
                 outcome = "failed" if phase == "Failed" else "succeeded"
                 await client.create(GPU_WORKLOADS, a_workload(name, "costOptimized", outcome))
                 if name in ("good-2", "good-4"):
-                    kill(mesh, "controller")
+                    await kill(mesh, "controller")
             with pytest.raises(NotAllowedError, match="there is no strategy best"):
                 await client.create(GPU_WORKLOADS, a_workload("wrong", "best", "succeeded"))
 
@@ -114,7 +117,7 @@ async def admission_rewrites_and_never_blocks(client: KubeClient, mesh: Embedded
         return annotations.get("gpu-autoscaler.io/sharing-mode") == "mps"
 
     await eventually(told, "a pod of a sharing namespace is told how it shares")
-    kill(mesh, "webhook")
+    await kill(mesh, "webhook")
     assert await admitted("while-away") is not None
 
 
