@@ -61,7 +61,7 @@ class Admission:
         except (GpuloomError, ValueError, TypeError, KeyError, AttributeError) as error:
             # Whatever a hostile pod holds: it is the API server's to refuse, and never ours to stop.
             _log.warning("pod admitted as it is", extra={"namespace": namespace, "reason": repr(error)[:200]})
-            return ADMITTED
+            return Answer(failed=True)
         return Answer(json_patch(pod, changed), tuple(told))
 
     async def validate(self, review: Review) -> Answer:

@@ -75,7 +75,10 @@ def advise(workload: Workload, kin: Kin, offers: Offers) -> PodAdvice:
 
 
 def _is_known(outcome: Outcome) -> bool:
-    return None not in (outcome.mean_ratio, outcome.utilization, outcome.memory_mib)
+    mean, used, memory_mib = outcome.mean_ratio, outcome.utilization, outcome.memory_mib
+    if mean is None or used is None or memory_mib is None:
+        return False
+    return 0 <= mean <= 1 and Need(used, memory_mib).believable
 
 
 def _need(outcomes: Sequence[Outcome]) -> Need | None:

@@ -19,6 +19,8 @@ MEMORY_STEP_MIB = 256
 # A change below this is not worth a restart.
 LEAST_SAVING = 0.2
 _TARGET_RATIO = 0.8
+_MOST_UTILIZATION = 2.0
+_MOST_MEMORY_MIB = 16.0 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Need:
 
     utilization: float
     memory_mib: float
+
+    @property
+    def believable(self) -> bool:
+        """Not so of what is no number, or of no device: a spoiled history must not decide anything."""
+        return 0 <= self.utilization <= _MOST_UTILIZATION and 0 <= self.memory_mib <= _MOST_MEMORY_MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,8 @@ def _slices_of(gpu: Gpu, mode: NodeMode, catalog: Catalog) -> list[SliceOffer]:
 
 def smallest_fit(request: GpuRequest, need: Need, offers: Offers, *, may_share: bool) -> Fit | None:
     """None if nothing that is clearly smaller than the request would do."""
+    if not need.believable:
+        return None
     if request.kind is RequestKind.WHOLE and request.count > 1:
         candidates = [_fewer_cards(request, need, offers)]
     else:

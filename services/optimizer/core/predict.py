@@ -107,7 +107,7 @@ def predict(workload: Workload, history: History, running: Mapping[str, Run]) ->
 
 def quantity(amounts: Iterable[float | None]) -> Quantity | None:
     """None with fewer than nine numbers."""
-    known = sorted(amount for amount in amounts if amount is not None and math.isfinite(amount))
+    known = sorted(each for each in amounts if each is not None and math.isfinite(each) and each >= 0)
     high = conformal_high(known)
     return None if high is None else Quantity(known[(len(known) - 1) // 2], high)
 

@@ -57,6 +57,11 @@ def add_pod(mesh: Mesh, machine: Machine, load: float) -> None:
     machine.write_hosted([type(given)(reference, given.containers, given.load, 0.0, 0.0)])
 
 
+def wipe(folder: Path) -> None:
+    for file in folder.glob("optimizer.db*"):
+        file.unlink()
+
+
 async def start_optimizer(mesh: Mesh, discovery: Service, folder: Path) -> Service:
     settings = {
         "GPULOOM_DISCOVERY_ADDRESS": f"127.0.0.1:{discovery.port}",
@@ -73,14 +78,19 @@ async def start_optimizer(mesh: Mesh, discovery: Service, folder: Path) -> Servi
 
 
 @pytest.mark.timeout(60)
-async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart(tmp_path: Path) -> None:
+async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart_and_without_its_database(
+    tmp_path: Path,
+) -> None:
     async with a_mesh(tmp_path) as mesh:
         machine = mesh.add_machine("n1")
         add_pod(mesh, machine, load=0.2)
         agent = await mesh.start_agent("n1")
         mesh.tell_agents(n1=agent.port)
         discovery = await mesh.start_discovery()
-        for _ in range(2):
+        for begins in ("new", "as it was", "wiped"):
+            if begins == "wiped":
+                # The agents' spools tell it all again.
+                wipe(tmp_path)
             service = await start_optimizer(mesh, discovery, tmp_path)
             channel = await mesh.channel(service, "optimizer", "cli")
             report = await found_waste(channel)
