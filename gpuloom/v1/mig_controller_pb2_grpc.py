@@ -53,7 +53,7 @@ class MigControllerServiceServicer:
 
     def ListCards(self, request, context):
         """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-        Callers: cli.
+        Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

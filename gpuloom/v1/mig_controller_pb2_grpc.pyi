@@ -35,7 +35,7 @@ class MigControllerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> MigControllerServiceAsyncStub: ...
     ListCards: _grpc.UnaryUnaryMultiCallable[_mig_controller_pb2.ListCardsRequest, _mig_controller_pb2.ListCardsResponse]
     """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-    Callers: cli.
+    Callers: console, cli.
     """
     PlanFit: _grpc.UnaryUnaryMultiCallable[_mig_controller_pb2.PlanFitRequest, _mig_controller_pb2.PlanFitResponse]
     """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
@@ -49,7 +49,7 @@ class MigControllerServiceAsyncStub(MigControllerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListCards: _aio.UnaryUnaryMultiCallable[_mig_controller_pb2.ListCardsRequest, _mig_controller_pb2.ListCardsResponse]  # type: ignore[assignment]
     """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-    Callers: cli.
+    Callers: console, cli.
     """
     PlanFit: _aio.UnaryUnaryMultiCallable[_mig_controller_pb2.PlanFitRequest, _mig_controller_pb2.PlanFitResponse]  # type: ignore[assignment]
     """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
@@ -66,7 +66,7 @@ class MigControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_mig_controller_pb2.ListCardsResponse, _abc.Awaitable[_mig_controller_pb2.ListCardsResponse]]:
         """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-        Callers: cli.
+        Callers: console, cli.
         """
 
     @_abc_1.abstractmethod

@@ -20,7 +20,7 @@ from services.mig_controller.core.cards import Card
 from services.mig_controller.core.defragmentation import FitPlan, plan_fit
 from services.mig_controller.core.stages import stage_of
 
-ALLOWED_CALLERS = {"ListCards": frozenset({"cli"}), "PlanFit": frozenset({"cli"})}
+ALLOWED_CALLERS = {"ListCards": frozenset({"console", "cli"}), "PlanFit": frozenset({"cli"})}
 SERVICE = pb.DESCRIPTOR.services_by_name["MigControllerService"]
 
 
