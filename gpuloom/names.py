@@ -22,6 +22,7 @@ ANNOTATION_STRATEGY = "gpuloom.dev/strategy"
 LABEL_GANG = "gpuloom.dev/gang"
 ANNOTATION_GANG_SIZE = "gpuloom.dev/gang-size"
 ANNOTATION_GANG_TOPOLOGY = "gpuloom.dev/gang-topology"
+ANNOTATION_GANG_TIMEOUT = "gpuloom.dev/gang-timeout-seconds"
 LABEL_SHARING = "gpu-autoscaler.io/sharing"
 LABEL_SHARING_MODE = "gpu-autoscaler.io/sharing-mode"
 ANNOTATION_CAPACITY_EPOCH = "gpuloom.dev/capacity-epoch"
@@ -37,6 +38,8 @@ ANNOTATION_ENFORCEMENT = "gpuloom.dev/enforcement"
 """On a pod: mps (its share must be a limit of the driver) or none (accounting is enough)."""
 ANNOTATION_MPS_THREADS = "gpuloom.dev/mps-thread-percentage"
 ANNOTATION_MPS_MEMORY = "gpuloom.dev/mps-memory-mib"
+ANNOTATION_RECOMMENDATION = "gpuloom.dev/recommendation"
+"""On a pod that wastes its GPU: what it should ask for, as the controller was told by the optimizer."""
 ANNOTATION_SPOT_NOTICE = "gpuloom.dev/spot-notice"
 """On a node: the cloud whose notice discovery wrote; without it, a warning is somebody else's and stays."""
 ANNOTATION_SPOT_WARNING = "gpu-autoscaler.io/spot-interruption-warning"
@@ -66,6 +69,8 @@ POD_KEYS = frozenset(
         LABEL_GANG,
         ANNOTATION_GANG_SIZE,
         ANNOTATION_GANG_TOPOLOGY,
+        ANNOTATION_GANG_TIMEOUT,
+        ANNOTATION_RECOMMENDATION,
     }
 )
 """Every label and annotation of ours that means something on a pod."""

@@ -125,7 +125,7 @@ class Inquiries:
             asker = asker_of(pod)
             views = await self._in_turns(self._views(asker))
             kept = self._kept_note(asker)
-            judgement = await self._in_turns(judged(request, views, self._judge))
+            judgement = await self._in_turns(judged(request, views, self._judge.about(pod)))
         fits = judgement.fitting_count > 0 and hold is None
         schedulers = self._records.schedulers
         answer = replace(

@@ -94,7 +94,7 @@ class Verbs:
             return _refused_everywhere(call.node_names.all(), request)
         self._bindings.expect(call.pod)
         view_of, wanted = self._context.views.viewer(asker_of(call.pod)), self._preferences.wanted(call.pod)
-        evaluator = self._preferences.evaluator_for(ref.uid)
+        evaluator = self._preferences.evaluator_for(call.pod, ref.uid)
         return filter_nodes(request, call.node_names, view_of, evaluator, wanted)
 
     def _prioritize(self, body: bytes) -> bytes:
@@ -106,7 +106,7 @@ class Verbs:
         if request is None:
             return wire.encode_scores(neutral_scores(call.node_names.all()))
         view_of, soft = self._context.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
-        evaluator = self._preferences.evaluator_for(pod_ref(call.pod).uid)
+        evaluator = self._preferences.evaluator_for(call.pod, pod_ref(call.pod).uid)
         scores = score_nodes(request, call.node_names.all(), view_of, evaluator, soft)
         return wire.encode_scores(scores)
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
+from gpuloom.placement.strategies import LABEL_CHEAP
 
 _METADATA = ("name", "namespace", "uid", "resourceVersion")
 _OURS = "gpuloom.dev/"
@@ -50,8 +51,11 @@ def trim_node(node: JsonObject) -> JsonObject:
     """Which node it is, and what pods may use of it."""
     metadata, status = metadata_of(node), node.get("status")
     allocatable = status.get("allocatable") if isinstance(status, dict) else None
+    kept = {key: metadata[key] for key in _METADATA if key in metadata}
+    if labels := _picked(metadata.get("labels") or {}, (LABEL_CHEAP,)):
+        kept["labels"] = labels
     return {
-        "metadata": {key: metadata[key] for key in _METADATA if key in metadata},
+        "metadata": kept,
         "status": {"allocatable": _picked(allocatable, ("cpu", "memory", "pods"))},
     }
 
