@@ -36,7 +36,7 @@ class Turns:
         self._passes = {one.name: self._passes.get(one.name, 0) for one in waiting}
         for one in sorted(waiting, key=lambda each: each.place):
             yield one
-            if self._passes.get(one.name, 0) >= self._most_passes and may_ever_fit(one.name):
+            if self.holds_back(one.name) and may_ever_fit(one.name):
                 return
 
     def placed(self, placed: Waiting, waiting: Sequence[Waiting]) -> None:
@@ -46,5 +46,6 @@ class Turns:
             if one.place < placed.place:
                 self._passes[one.name] = self._passes.get(one.name, 0) + 1
 
-    def passes(self, name: str) -> int:
-        return self._passes.get(name, 0)
+    def holds_back(self, name: str) -> bool:
+        """Whether it was passed as often as it may be."""
+        return self._passes.get(name, 0) >= self._most_passes
