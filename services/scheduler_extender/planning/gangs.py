@@ -126,7 +126,7 @@ class GangLoop:
                 await self._parts.promises.drop(self._unneeded(gangs[name]))
             elif phase in (Phase.WAITING, Phase.RESERVED):
                 await self._give_back_missed(gangs[name])
-        waiting = [gangs[name] for name, phase in phases.items() if phase is Phase.WAITING]
+        waiting = [gang for gang in gangs.values() if self._phase(gang) is Phase.WAITING]
         refused = await self._place(waiting)
         self.unplaced = {name: (gangs[name], why) for name, why in refused.items()}
         gangs = self._gather()
@@ -210,7 +210,7 @@ class GangLoop:
                 )
         if left:
             return
-        await self._parts.promises.drop([uid_of(pod) for pod in gang.waiting])
+        await self._parts.promises.drop([uid_of(pod) for pod in [*gang.waiting, *gang.placed, *gang.leaving]])
         memory = self._memory[gang.name]
         memory.deadline = None
         memory.pauses += 1
