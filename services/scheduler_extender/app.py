@@ -89,6 +89,8 @@ async def build(app: App, config: ExtenderConfig) -> None:
     evaluator = Evaluator(config.weights.weights())
     hint_of = await _hints(app, config.hint, rpc, feed)
     state.views.keep(evaluator.fleet)
+    reservations = ReservationBook()
+    guard = Guard(state.views, state.ledger.holds, Board(), reservations.entitlement_of)
     context = BindContext(
         state.ledger,
         state.views,
@@ -96,6 +98,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
         app.clock,
         lambda: evaluator.fleet.prices,
         Comparison(evaluator.of, evaluator.fleet.view, hint_of),
+        guard,
     )
     quarantine, marker = Quarantine(chance=random.random), KubernetesMarker(client)
     pods = KubernetesPods(feed.informer, client)
@@ -117,7 +120,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     if config.admission_policies:
         app.add_loop("admission policies", lambda: policies.run(leadership.is_leader))
     app.add_readiness("ledger", lambda: leadership.unhealthy_reason() or None)
-    _warn_of_names(app, client, feed, leadership)
+    recorder = _warn_of_names(app, client, feed, leadership)
     metrics.watch(state)
     metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
     preferences = Preferences(config.shortlist, evaluator, config.first_shortlist, hint_of)
@@ -135,12 +138,18 @@ async def build(app: App, config: ExtenderConfig) -> None:
         schedulers,
         policies.note,
         budgets,
+        guard,
     )
     inquiries = Inquiries(records, Judge(evaluator, context.prices), leadership.unready_reason, app.clock)
     ledger_feed = LedgerFeed(state.views, leadership.unready_reason, app.clock)
     servicer = SchedulerExtenderServer(state.ledger, ledger_feed, context.decisions, inquiries)
     holding = _holding(app, client, state, leadership)
-    await serve(app, config.grpc, rpc, *served(servicer, HoldServer(holding)))
+    leader = Leader(leadership.is_leader, leadership.unready_reason, recorder)
+    planner = build_planner(
+        app, config.planning, client, Knowledge(sources, state, evaluator, guard, reservations), holding, leader, metrics
+    )
+    plans = PlanServer(planner, reservations, KubernetesReservations(client), leadership.unready_reason, app.clock)
+    await serve(app, config.grpc, rpc, *served(servicer, HoldServer(holding), plans))
     if contested:
         # Drained first, being last: whoever takes over should not wait for readers to hang up.
         app.on_drain("leadership", leadership.step_down)
@@ -203,13 +212,16 @@ def _holding(app: App, client: KubeClient, state: ClusterState, leadership: Lead
     return holding
 
 
-def _warn_of_names(app: App, client: KubeClient, feed: PodInformer, leadership: LeadershipState) -> None:
+def _warn_of_names(
+    app: App, client: KubeClient, feed: PodInformer, leadership: LeadershipState
+) -> EventRecorder:
     recorder = EventRecorder(
         client, "gpuloom-scheduler-extender", socket.gethostname(), app.clock, registry=app.registry
     )
     warnings = NameWarnings(recorder, app.clock, leadership.is_leader)
     feed.informer.on_change(warnings.observe)
     app.add_loop("name warnings", lambda: warnings.run(WAKE_INTERVAL_S))
+    return recorder
 
 
 def _parts(settings: ExtenderConfig, client: KubeClient, sources: Sources, clock: Clock) -> LeadershipParts:

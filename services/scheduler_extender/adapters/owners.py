@@ -1,7 +1,7 @@
 """Sizes of gangs from the objects that own their pods: read when needed, never listed or watched.
 
-A kind that is not installed, or may not be read, says nothing. Answers are kept for a while, since the pods of
-one owner come together.
+A kind that is not installed, or may not be read, says nothing. Answers are kept for a while, since the pods
+of one owner come together.
 """
 
 import logging

@@ -4,7 +4,7 @@ import logging
 
 from gpuloom.codec.pod import pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
-from gpuloom.kube.objects import JsonObject, resource_version_of
+from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
 from gpuloom.model.ledger import Decision, Verdict
 from gpuloom.model.node import PodRef
 from gpuloom.placement.fit import Refusal
@@ -66,8 +66,7 @@ class Verbs:
             case "prioritize":
                 return self._prioritize(body)
             case _:
-                wire.parse_preempt_call(body)
-                return wire.encode_no_victims()
+                return self._preempt(body)
 
     async def bind(self, body: bytes) -> bytes:
         return wire.encode_bind(await self._bindings.bind(wire.parse_bind_call(body)))
@@ -120,6 +119,15 @@ class Verbs:
         evaluator = self._preferences.evaluator_for(pod_ref(call.pod).uid)
         scores = score_nodes(request, call.node_names.all(), view_of, evaluator, soft)
         return wire.encode_scores(scores)
+
+    def _preempt(self, body: bytes) -> bytes:
+        """Only what the leader has planned, and asked to leave, is confirmed: it alone chooses victims."""
+        pod = wire.parse_preempt_call(body)
+        guard = self._context.guard
+        plan = None if guard is None else guard.board.plans.get(uid_of(pod))
+        if plan is None or not plan[1] <= wire.victims_offered(body, plan[0]):
+            return wire.encode_no_victims()
+        return wire.encode_victims(*plan)
 
     def _asker(self, pod: JsonObject) -> Asker:
         guard = self._context.guard

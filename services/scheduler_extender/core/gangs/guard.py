@@ -48,6 +48,8 @@ class Board:
         self.gangs: dict[str, Standing] = {}
         self.notes: dict[str, str] = {}
         """For explain: what is planned for a pod, or why nothing can be."""
+        self.plans: dict[str, tuple[str, frozenset[str]]] = {}
+        """Of pods that others leave for: the node, and the UIDs of those who leave."""
         self.misses: Counter[str] = Counter()
         """How often a promised node was not offered."""
 
@@ -136,6 +138,10 @@ class Guard:
         if held and request is not None and isinstance(fit(request, narrow), Fit):
             return narrow
         return replace(view, closed_reason=view.closed_reason or NO_RESERVATION) if asker.insists else view
+
+    def waiting_reason(self, pod: JsonObject) -> str:
+        """Why a member of a gang may not be bound now; empty if it may, or is in none."""
+        return self._gang_refusal(pod, uid_of(pod))
 
     def reservation_used(self, node_name: str, pod: JsonObject, devices: tuple[AllocatedDevice, ...]) -> str:
         """The name of the reservation that these devices are of; empty if of none."""

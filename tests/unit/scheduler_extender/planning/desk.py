@@ -16,7 +16,13 @@ from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.kube.parse import format_time
 from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
-from gpuloom.names import ANNOTATION_GANG_SIZE, ANNOTATION_GANG_TIMEOUT, LABEL_GANG
+from gpuloom.names import (
+    ANNOTATION_CHECKPOINT_REQUESTED,
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_GANG_TIMEOUT,
+    LABEL_GANG,
+)
+from gpuloom.placement.gangs.preemption import DisruptionBudget
 from gpuloom.placement.gangs.sites import neutral_judge
 from gpuloom.placement.points import DEFAULT_WEIGHTS
 from gpuloom.runtime.clock import FakeClock
@@ -29,6 +35,7 @@ from services.scheduler_extender.core.verbs.wire import BindCall
 from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.planning.gangs import GangLoop, GangParts
+from services.scheduler_extender.planning.preemptions import Mode, PreemptionLoop, PreemptionParts
 from services.scheduler_extender.planning.promises import Promises
 from services.scheduler_extender.planning.sites import SiteBook
 from services.scheduler_extender.planning.slices import at_once
@@ -92,6 +99,7 @@ class Kubernetes:
     evicted: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     told: list[tuple[str, str, str]] = field(default_factory=list)
+    budgets: list[DisruptionBudget] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     leaders: list["Leader"] = field(default_factory=list)
     version: int = 0
@@ -124,7 +132,9 @@ class Kubernetes:
         if gang and size is not None:
             annotations |= {ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_TIMEOUT: str(timeout_s)}
         pod = a_pod(ref, gpuloom_share(1000 * cards), annotations=annotations)
-        pod["metadata"]["creationTimestamp"] = f"2026-01-01T00:{self.version // 60:02d}:{self.version % 60:02d}Z"
+        pod["metadata"]["creationTimestamp"] = (
+            f"2026-01-01T00:{self.version // 60:02d}:{self.version % 60:02d}Z"
+        )
         pod["metadata"]["labels"] = {**(labels or {}), **({LABEL_GANG: gang} if gang else {})}
         pod["spec"]["priority"] = priority
         if gated:
@@ -193,9 +203,28 @@ class Kubernetes:
 
     async def request_checkpoint(self, pod: PodRef, at: datetime) -> None:
         self.warned.append(pod.name)
+        changed = deepcopy(self.pods[pod.name])
+        changed["metadata"]["annotations"][ANNOTATION_CHECKPOINT_REQUESTED] = format_time(at)
+        self.put(changed)
 
     def tell(self, pod: JsonObject, reason: str, message: str, *, warning: bool = False) -> None:
         self.told.append((pod["metadata"]["name"], reason, message))
+
+    async def list(self) -> Sequence[DisruptionBudget]:
+        return self.budgets
+
+    def run(self, name: str, *, since: str = "2026-01-01T00:00:00Z", **notes: str) -> None:
+        """Its kubelet says that it runs; `notes` are annotations of ours."""
+        pod = deepcopy(self.pods[name])
+        pod["status"] |= {"phase": "Running", "startTime": since}
+        pod["metadata"]["annotations"] |= {f"gpuloom.dev/{k.replace('_', '-')}": v for k, v in notes.items()}
+        self.put(pod)
+
+    def refuse(self, name: str) -> None:
+        """kube-scheduler says that it found no node for it."""
+        pod = deepcopy(self.pods[name])
+        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+        self.put(pod)
 
     async def size_of(self, pod: JsonObject) -> int | None:
         return self.sizes.get(pod["metadata"]["labels"][LABEL_GANG])
@@ -261,12 +290,31 @@ class Leader:
             ),
             clock,
         )
+        self.preemptions = self.preempting()
         context = BindContext(ledger, views, DecisionLog(clock), clock, guard=self.guard)
         self.bindings = Bindings(context, kubernetes, kubernetes, 4.0)
         evaluator = Evaluator(DEFAULT_WEIGHTS)
         views.keep(evaluator.fleet)
         self.verbs = Verbs(context, self.bindings, Preferences(8, evaluator), schedulers=SchedulerNames())
         kubernetes.leaders.append(self)
+
+    def preempting(self, mode: Mode = Mode.ON, min_run_s: float = 60.0) -> PreemptionLoop:
+        kubernetes = self.kubernetes
+        parts = PreemptionParts(
+            kubernetes,
+            self.state.ledger,
+            self.book,
+            self.promises,
+            self.board,
+            kubernetes,
+            kubernetes,
+            kubernetes,
+            self.gangs,
+            mode,
+            min_run_s,
+        )
+        self.preemptions = PreemptionLoop(parts, self.clock)
+        return self.preemptions
 
     def until_s(self) -> float:
         return 1e9 if self.leads else -1.0
@@ -317,4 +365,3 @@ class Leader:
             if view is not None and not view.closed_reason
             for card in view.gpus
         )
-
