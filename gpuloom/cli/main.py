@@ -20,6 +20,7 @@ from gpuloom.cli import (
     holds,
     mig,
     optimize,
+    plans,
     report,
     run,
     scheduler_config,
@@ -78,6 +79,7 @@ def build_app() -> typer.Typer:
     cost.register(app)
     explain.register(app)
     holds.register(app)
+    plans.register(app)
     report.register(app)
     mig.register(app)
     optimize.register(app)

@@ -15,6 +15,7 @@ from gpuloom.runtime.parsers import (
     Address,
     address,
     boolean,
+    choice,
     comma_list,
     integer,
     port,
@@ -68,6 +69,23 @@ class HintConfig:
         default=5,
         parse=integer(0, int(MAX_ADVICE)),
         help="Points of 100 by which a hint moves a node at most; 0: hints are not asked for",
+    )
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    preemption: str = setting(
+        "GPULOOM_EXTENDER_PREEMPTION",
+        default="on",
+        parse=choice("on", "dry-run", "off"),
+        help="Whether pods of lower priority are evicted for one that only a GPU is missing for; dry-run: "
+        "explain and an Event show who would be",
+    )
+    min_run_s: float = setting(
+        "GPULOOM_EXTENDER_PREEMPTION_MIN_RUN",
+        default=60.0,
+        parse=seconds,
+        help="How long a pod runs at least before it is evicted for another",
     )
 
 
@@ -152,6 +170,7 @@ class ExtenderConfig:
         "looks them up and says if one is missing; the word none stands for no policy",
     )
     weights: WeightsConfig = group(WeightsConfig)
+    planning: PlanningConfig = group(PlanningConfig)
     leadership: LeadershipConfig = leadership_group("scheduler_extender")
     failpoints: FailpointsConfig = failpoints_group(BIND_BEFORE_POST)
     grpc: ServingConfig = grpc_group("scheduler_extender")

@@ -19,6 +19,7 @@ from gpuloom.codec.pod import bound_node, pod_ref, pod_request
 from gpuloom.errors import GpuloomError, InvalidRequestError
 from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.model.ledger import Hold
+from gpuloom.model.planning import GangReport
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.gangs.gang import DomainWish, GangPlan, GangRefusal, plan_gang
 from gpuloom.placement.gangs.sites import Judge, Member
@@ -82,22 +83,6 @@ class _Memory:
     """When it was last found out whether it would fit if nobody else were there."""
     avoided: dict[tuple[str, str], float] = field(default_factory=dict)
     """When each pod and node may be planned together again."""
-
-
-@dataclass(frozen=True, slots=True)
-class GangReport:
-    """How far a gang is, for people."""
-
-    name: str
-    phase: Phase
-    size: int
-    waiting: int
-    bound: int
-    reserved: int
-    priority: int
-    reason: str
-    nodes: tuple[str, ...]
-    deadline: datetime | None
 
 
 class GangLoop:

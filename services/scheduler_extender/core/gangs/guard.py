@@ -94,7 +94,8 @@ class Guard:
         self, pod: JsonObject, asker: Asker, offered: OfferedNames, request: PodRequest, view_of: ViewOf
     ) -> OfferedNames | Refusal:
         """Of the nodes that are offered those where the pod may go."""
-        refused = self._gang_refusal(pod, asker.uid)
+        gang = self._planned_gang(pod, asker)
+        refused = self._gang_refusal(asker.uid) if gang else ""
         if refused:
             return Refusal(refused, resolvable=False)
         mine = self._promise(asker.uid)
@@ -104,7 +105,7 @@ class Guard:
                 return OfferedNames((mine.node_name,))
             self.board.misses[asker.uid] += 1
             return Refusal(NOT_OFFERED, resolvable=False)
-        if gang_of(pod):
+        if gang:
             return Refusal(NOT_JUDGED, resolvable=False)
         return self._reserved(asker, offered, request, view_of) or offered
 
@@ -115,19 +116,20 @@ class Guard:
         if view is None or not (self._holds or asker.insists or gang_of(pod)):
             return view
         mine = self._promise(asker.uid)
-        refused = self._seat_refusal(pod, mine, node_name)
+        refused = self._seat_refusal(pod, asker, mine, node_name)
         if refused:
             return replace(view, closed_reason=view.closed_reason or refused)
         if mine is not None:
             return only_held(view, self._holds.of_pod(asker.uid))
         return self._of_reservation(view, asker, request)
 
-    def _seat_refusal(self, pod: JsonObject, mine: Hold | None, node_name: str) -> str:
-        refused = self._gang_refusal(pod, uid_of(pod))
+    def _seat_refusal(self, pod: JsonObject, asker: Asker, mine: Hold | None, node_name: str) -> str:
+        gang = self._planned_gang(pod, asker)
+        refused = self._gang_refusal(asker.uid) if gang else ""
         if refused:
             return refused
         if mine is None:
-            return NOT_JUDGED if gang_of(pod) else ""
+            return NOT_JUDGED if gang else ""
         return ELSEWHERE if mine.node_name != node_name else ""
 
     def _of_reservation(self, view: NodeView, asker: Asker, request: PodRequest | None) -> NodeView:
@@ -141,7 +143,7 @@ class Guard:
 
     def waiting_reason(self, pod: JsonObject) -> str:
         """Why a member of a gang may not be bound now; empty if it may, or is in none."""
-        return self._gang_refusal(pod, uid_of(pod))
+        return self._gang_refusal(uid_of(pod)) if self._planned_gang(pod, asker_of(pod)) else ""
 
     def reservation_used(self, node_name: str, pod: JsonObject, devices: tuple[AllocatedDevice, ...]) -> str:
         """The name of the reservation that these devices are of; empty if of none."""
@@ -159,9 +161,14 @@ class Guard:
             if hold.node_name == node_name and hold.is_for_reservation(asker.reservations)
         ]
 
-    def _gang_refusal(self, pod: JsonObject, uid: str) -> str:
-        if not gang_of(pod):
+    def _planned_gang(self, pod: JsonObject, asker: Asker) -> str:
+        """The gang that is planned for the pod; empty also where somebody holds room for its gang himself."""
+        gang = gang_of(pod)
+        if gang and any(hold.is_for_gang(asker.gang) for hold in self._holds.for_asker(asker)):
             return ""
+        return gang
+
+    def _gang_refusal(self, uid: str) -> str:
         standing = self.board.gangs.get(uid)
         if standing is None:
             return NOT_JUDGED

@@ -57,12 +57,12 @@ def run_of(pod: JsonObject) -> Run:
     notes, status = metadata_of(pod).get("annotations"), pod.get("status")
     annotations = notes if isinstance(notes, dict) else {}
     grace = annotations.get(ANNOTATION_CHECKPOINT_GRACE)
-    is_number = isinstance(grace, str) and grace.isascii() and grace.isdigit() and len(grace) < 9
+    digits = grace if isinstance(grace, str) and grace.isascii() and grace.isdigit() else "0"
     return Run(
         _moment(status.get("startTime") if isinstance(status, dict) else None),
         _moment(annotations.get(ANNOTATION_CHECKPOINT_TIME)),
         _moment(annotations.get(ANNOTATION_CHECKPOINT_REQUESTED)),
-        min(int(grace), MOST_GRACE_S) if is_number else 0,
+        min(int(digits[:9]), MOST_GRACE_S),
         "true" in (annotations.get(ANNOTATION_NO_PREEMPT), annotations.get(ANNOTATION_NO_DISRUPT)),
     )
 
