@@ -1,6 +1,6 @@
 """A leader that plans, on a few nodes of whole cards, beside a Kubernetes that answers at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,7 +26,7 @@ from gpuloom.placement.gangs.preemption import DisruptionBudget
 from gpuloom.placement.gangs.sites import neutral_judge
 from gpuloom.placement.points import DEFAULT_WEIGHTS
 from gpuloom.runtime.clock import FakeClock
-from services.scheduler_extender.core.gangs.guard import Board, Guard
+from services.scheduler_extender.core.gangs.guard import NOTHING, Board, Entitlement, Guard
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames
 from services.scheduler_extender.core.verbs.evaluator import Evaluator
@@ -256,7 +256,12 @@ class Nodes:
 class Leader:
     """One term of one extender: it knows what Kubernetes shows, and nothing of the terms before."""
 
-    def __init__(self, kubernetes: Kubernetes, clock: FakeClock) -> None:
+    def __init__(
+        self,
+        kubernetes: Kubernetes,
+        clock: FakeClock,
+        entitlement_of: Callable[[JsonObject], Entitlement] = lambda _: NOTHING,
+    ) -> None:
         self.kubernetes = kubernetes
         self.clock = clock
         self.leads = True
@@ -271,7 +276,7 @@ class Leader:
         self.hear_facts()
         self.board = Board()
         views, ledger = self.state.views, self.state.ledger
-        self.guard = Guard(views, ledger.holds, self.board)
+        self.guard = Guard(views, ledger.holds, self.board, entitlement_of)
         self.holding = Holding(ledger, kubernetes.holds, self, lambda: "", clock)
         self.promises = Promises(self.holding, ledger.holds, views, at_once)
         self.book = SiteBook(views, ledger, self.nodes, kubernetes)
