@@ -53,7 +53,7 @@ def gangs(
     _show(found, output, gang_lines(found))
 
 
-def create(
+def create(  # noqa: PLR0913, PLR0917 - each is an option of the command
     name: _Name,
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="GPUs of each place.")] = 1,
     count: Annotated[int, typer.Option("--count", min=1, help="How many such places.")] = 1,
