@@ -83,7 +83,7 @@ class PlanningConfig:
     )
     min_run_s: float = setting(
         "GPULOOM_EXTENDER_PREEMPTION_MIN_RUN",
-        default=60.0,
+        default=20.0,
         parse=seconds,
         help="How long a pod runs at least before it is evicted for another",
     )
