@@ -7,6 +7,7 @@ GPU of a node holds the node. That a hold is over when its pod is on the node is
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from gpuloom.errors import GpuloomError
@@ -24,7 +25,7 @@ from services.scheduler_extender.holds.holding import Holding
 _log = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
-Together = Callable[[Sequence[Awaitable[Outcome]]], Awaitable[Sequence[Outcome]]]
+Together = Callable[[Sequence[Callable[[], Awaitable[Outcome]]]], Awaitable[Sequence[Outcome]]]
 
 
 class Promises:
@@ -65,7 +66,7 @@ class Promises:
                 return error
             return None
 
-        errors = [error for error in await self._together([take(hold) for hold in wanted]) if error]
+        errors = [error for error in await self._together([partial(take, hold) for hold in wanted]) if error]
         if not errors:
             return ""
         await self.give_back([hold.name for hold in wanted])
@@ -84,7 +85,7 @@ class Promises:
                 return error
             return None
 
-        return not any(await self._together([release(name) for name in names]))
+        return not any(await self._together([partial(release, name) for name in names]))
 
     def _wanted(self, seat: Seat, pod: PodRef, reason: str) -> list[Hold]:
         view = self._views.view(seat.node_name)

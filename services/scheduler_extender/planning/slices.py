@@ -1,7 +1,7 @@
 """Planning in turns of a millisecond, so that kube-scheduler's calls hardly notice."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from gpuloom.placement.gangs.sites import Steps
@@ -25,6 +25,6 @@ async def in_slices(work: Steps[Result], clock: Clock) -> Result:
             ends_s = clock.monotonic() + TURN_S
 
 
-async def at_once(work: Sequence[Awaitable[Result]]) -> Sequence[Result]:
+async def at_once(work: Sequence[Callable[[], Awaitable[Result]]]) -> Sequence[Result]:
     """All of them begin before anybody else runs."""
-    return await asyncio.gather(*work)
+    return await asyncio.gather(*(each() for each in work))
