@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from gpuloom.codec.custom.reading import time_text
 from gpuloom.codec.device import bounded, required, shortened
 from gpuloom.codec.ledger import time_from_proto, time_to_proto
 from gpuloom.errors import InvalidRequestError
-from gpuloom.kube.parse import format_time
 from gpuloom.model.planning import GangReport, ReservationReport
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 
@@ -98,9 +98,9 @@ def reservation_to_object(report: ReservationReport, ttl_s: int) -> dict[str, An
         "count": report.count,
     }
     if report.start is not None:
-        spec["from"] = format_time(report.start)
+        spec["from"] = time_text(report.start)
     if report.end is not None:
-        spec["until"] = format_time(report.end)
+        spec["until"] = time_text(report.end)
     else:
         spec["ttl"] = f"{ttl_s}s"
     if report.match_labels:

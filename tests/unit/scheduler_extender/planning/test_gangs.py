@@ -19,7 +19,7 @@ def a_cluster(clock: FakeClock, **cards: int) -> tuple[Kubernetes, Leader]:
 
 
 def phases(leader: Leader) -> dict[str, Phase]:
-    return {report.name: report.phase for report in leader.gangs.reports}
+    return {report.name: Phase(report.phase) for report in leader.gangs.reports}
 
 
 async def test_of_two_gangs_where_one_fits_one_runs_whole_and_the_other_holds_nothing(
