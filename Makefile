@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig bench-gangs lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ bench-optimizer: $(VENV)/.dev-ready ## the optimizer's class, need and hint agai
 
 bench-verbs: $(VENV)/.dev-ready ## filter and prioritize with 5,000 nodes in one process, without any network
 	@$(BIN)/python -m tests.bench.verbs $(ARGS)
+
+bench-gangs: $(VENV)/.dev-ready ## planning a gang of 256 and a preemption with 1,000 nodes, and filter meanwhile
+	@$(BIN)/python -m tests.bench.gangs $(ARGS)
 
 bench-cost: $(VENV)/.dev-ready ## the cost engine's store: ingest against bare COPY, a month from sums against raw windows; ARGS="--agents 1000" for memory
 	@$(BIN)/python -m tests.bench.cost $(ARGS)

@@ -8,9 +8,10 @@ Never places a part of a gang.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gpuloom.model.request import PodRequest
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.constraints.neighbours import Neighbours
 from gpuloom.placement.devices import NodeView
@@ -124,6 +125,8 @@ class _Filling:
         self._seats: list[Seat] = []
         self._totals: list[float] = []
         self._reasons: Counter[str] = Counter()
+        self._judged: dict[tuple[PodRequest, Hashable], float | str] = {}
+        """What a request gets on nodes that are alike: its total, or why it does not fit."""
 
     def plan(self) -> GangPlan:
         return GangPlan(tuple(self._seats), sum(self._totals) / max(1, len(self._totals)))
@@ -173,12 +176,23 @@ class _Filling:
         if refused:
             self._reasons[refused[0]] += 1
             return
-        outcome = self._judge(member.request)(site.view)
-        if isinstance(outcome, Scored):
-            order = _free_milli(site.view) if self._dense else -outcome.total
+        outcome = self._outcome(member.request, site.view)
+        if isinstance(outcome, float):
+            order = _free_milli(site.view) if self._dense else -outcome
             heapq.heappush(queue, (order, name))
         else:
-            self._reasons[outcome.reason] += 1
+            self._reasons[outcome] += 1
+
+    def _outcome(self, request: PodRequest, view: NodeView) -> float | str:
+        alike = likeness(view)
+        known = None if alike is None else self._judged.get((request, alike))
+        if known is not None:
+            return known
+        outcome = self._judge(request)(view)
+        found = float(outcome.total) if isinstance(outcome, Scored) else outcome.reason
+        if alike is not None:
+            self._judged[request, alike] = found
+        return found
 
     def _take_best(self, queue: list[tuple[float, str]], member: Member, beside: Neighbours | None) -> bool:
         skipped: list[tuple[float, str]] = []
@@ -222,6 +236,28 @@ def _roomy(members: Sequence[Member], sites: Iterable[Site]) -> bool:
         return True
     wanted = sum(member.request.gpu.milli * member.request.gpu.count for member in members)
     return wanted <= sum(_free_milli(site.view) for site in sites)
+
+
+def likeness(view: NodeView) -> Hashable:
+    """Equal only for nodes on which every request gets the same; None for one with cards that are cut."""
+    if any(card.gpu.mig_enabled for card in view.gpus):
+        return None
+    cards = tuple(
+        (
+            card.free_milli,
+            card.free_memory_mib,
+            card.closed_reason,
+            card.gpu.model,
+            card.gpu.architecture,
+            card.gpu.memory_mib,
+            card.gpu.health,
+            card.gpu.sharing,
+            bool(card.gpu.changing),
+        )
+        for card in view.gpus
+    )
+    # A table is the same object for all nodes of one shape.
+    return view.mode, view.delivery, view.closed_reason, view.host, view.links, cards
 
 
 def _free_milli(view: NodeView) -> int:

@@ -207,7 +207,9 @@ def _cheapest(member: Member, ground: _Ground, *, anywhere: bool) -> Steps[tuple
         if anywhere:
             options.append((_cost((), name), name, units))
         elif units:
-            options.append(((units[0].priority, 1, 0, name), name, units))
+            lowest = units[0].priority
+            least = min(unit.lost_nano_usd for unit in units if unit.priority == lowest)
+            options.append(((lowest, 1, least, name), name, units))
     for floor, name, units in sorted(options, key=lambda option: option[0]):
         if best is not None and best[0] <= floor:
             break

@@ -27,6 +27,7 @@ from gpuloom.placement.gangs.turns import Turns, Waiting
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.guard import Board, Standing
+from services.scheduler_extender.core.gangs.index import GANG, PLANNED
 from services.scheduler_extender.core.gangs.phases import (
     Gang,
     Phase,
@@ -118,7 +119,7 @@ class GangLoop:
         self._publish(gangs, {name: self._phase(gang) for name, gang in gangs.items()}, refused)
 
     def _gather(self) -> dict[str, Gang]:
-        gangs = gangs_of(self._parts.pods.objects(), self._parts.ledger.has_attempt)
+        gangs = gangs_of(self._parts.pods.by_index(PLANNED, GANG), self._parts.ledger.has_attempt)
         self._memory = {name: self._memory.get(name, _Memory()) for name in gangs}
         for gang in gangs.values():
             size = gang.membership.size or self._memory[gang.name].size
@@ -133,7 +134,7 @@ class GangLoop:
 
     async def _give_back_orphans(self) -> None:
         """Promises for gangs to pods that are gone, or are in no gang any more."""
-        waiting = {uid_of(pod) for gang in self._gather().values() for pod in [*gang.waiting, *gang.placed]}
+        waiting = {uid_of(pod) for gang in self._gather().values() for pod in gang.alive}
         orphans = [
             hold.name
             for hold in self._parts.promises.all()
@@ -158,7 +159,7 @@ class GangLoop:
         """Of a gang that has places, or is bound in part. None: it may wait as long as it likes."""
         memory = self._memory[gang.name]
         holds = self._holds(gang)
-        if not gang.waiting or not (holds or gang.placed):
+        if not gang.unsettled or not (holds or gang.has_begun):
             memory.deadline = None
             return None
         expiries = [hold.expires for hold in holds if hold.expires is not None]
@@ -169,20 +170,18 @@ class GangLoop:
         return memory.deadline
 
     def _holds(self, gang: Gang) -> list[Hold]:
-        return [hold for pod in gang.waiting for hold in self._parts.promises.of(uid_of(pod))]
+        return [hold for pod in gang.unsettled for hold in self._parts.promises.of(uid_of(pod))]
 
     def _unneeded(self, gang: Gang) -> list[str]:
         """What an incomplete gang has reserved, unless pods of it run already: then the rest must stay."""
-        return [] if gang.placed else [uid_of(pod) for pod in gang.waiting]
+        return [] if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
 
     async def _end(self, gang: Gang) -> None:
         """Evict what is bound, then give the places back. Nothing of it can be bound meanwhile."""
         why = f"gang {gang.name} was not bound whole in time; all of it leaves"
-        left = False
+        # A Binding whose outcome is not known may still be applied: then its pod has to leave, too.
+        left = bool(gang.in_flight)
         for pod in gang.placed:
-            if not bound_node(pod):
-                left = True
-                continue
             self._parts.announcer.tell(pod, "GangEvicted", why, warning=True)
             try:
                 refused = await self._parts.evictions.evict(pod_ref(pod))
@@ -195,7 +194,7 @@ class GangLoop:
                 )
         if left:
             return
-        await self._parts.promises.drop([uid_of(pod) for pod in [*gang.waiting, *gang.placed, *gang.leaving]])
+        await self._parts.promises.drop([uid_of(pod) for pod in [*gang.alive, *gang.leaving]])
         memory = self._memory[gang.name]
         memory.deadline = None
         memory.pauses += 1
@@ -215,7 +214,7 @@ class GangLoop:
             memory.avoided |= {(uid, hold.node_name): until_s for hold in self._parts.promises.of(uid)}
             board.misses.pop(uid, None)
         # With pods bound already only these move; else the whole gang is planned anew.
-        moving = missed if gang.placed else [uid_of(pod) for pod in gang.waiting]
+        moving = missed if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
         for uid in moving:
             board.gangs[uid] = Standing(gang.name, admitted=False, reason="it is planned anew")
         await self._parts.promises.drop(moving)
@@ -248,7 +247,7 @@ class GangLoop:
     async def _place_one(self, gang: Gang) -> str:
         """Empty if all its pods have places now."""
         unpromised = [pod for pod in gang.waiting if not self._is_promised(uid_of(pod), pod)]
-        if not gang.placed:
+        if not gang.has_begun:
             unpromised = gang.waiting
         if not await self._parts.promises.drop([uid_of(pod) for pod in unpromised]):
             return "places of an earlier plan are being given back"
@@ -326,7 +325,7 @@ class GangLoop:
         for name, gang in gangs.items():
             admitted = phases[name] in (Phase.RESERVED, Phase.PLACED)
             standing = Standing(name, admitted, reasons[name])
-            standings |= {uid_of(pod): standing for pod in [*gang.waiting, *gang.placed]}
+            standings |= {uid_of(pod): standing for pod in gang.alive}
             self._tell(gang, phases[name], reasons[name])
         self._parts.board.gangs = standings
         self.reports = tuple(
@@ -351,7 +350,7 @@ class GangLoop:
             phase,
             gang.size,
             len(gang.waiting),
-            len(gang.placed),
+            len(gang.placed) + len(gang.in_flight),
             len(self._promised(gang)),
             gang.priority,
             reason,

@@ -30,9 +30,10 @@ from gpuloom.placement.gangs.preemption import (
     plan_preemption,
     units_of,
 )
-from gpuloom.placement.gangs.sites import Member, in_tree_refusals
+from gpuloom.placement.gangs.sites import Member, Steps, in_tree_refusals
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.guard import Board
+from services.scheduler_extender.core.gangs.index import GANG, PLANNED, WAITING
 from services.scheduler_extender.core.gangs.losses import loss_text, lost_nano_usd, run_of
 from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.core.gangs.phases import is_covered, is_gated, priority_of
@@ -41,7 +42,7 @@ from services.scheduler_extender.core.verbs.filtering import was_tried
 from services.scheduler_extender.planning.gangs import REASON as GANG_REASON
 from services.scheduler_extender.planning.gangs import SLACK_S, GangLoop
 from services.scheduler_extender.planning.promises import Promises
-from services.scheduler_extender.planning.sites import Grounds, Observed, SiteBook
+from services.scheduler_extender.planning.sites import A_STEP, Grounds, Observed, SiteBook
 from services.scheduler_extender.planning.slices import in_slices
 from services.scheduler_extender.ports import Announcer, Evictions
 
@@ -135,11 +136,11 @@ class PreemptionLoop:
                     return
 
     def _wishes(self) -> Iterable[_Wish]:
-        for pod in self._parts.pods.objects():
+        for pod in self._parts.pods.by_index(PLANNED, WAITING):
             if self._wants_room(pod):
                 yield _Wish(str(pod_ref(pod)), [pod], priority_of(pod))
         for gang, _ in self._parts.gangs.unplaced.values():
-            if not gang.placed and all(_may_preempt(pod) for pod in gang.waiting):
+            if not gang.has_begun and all(_may_preempt(pod) for pod in gang.waiting):
                 timeout_s = gang.membership.timeout_s
                 yield _Wish(f"gang {gang.name}", gang.waiting, gang.priority, True, timeout_s)
 
@@ -163,7 +164,7 @@ class PreemptionLoop:
         except GpuloomError as error:
             _log.warning("disruption budgets not read, so nobody is evicted", extra={"reason": str(error)})
             return False
-        victims, protected = self._candidates(grounds)
+        victims, protected = await in_slices(self.candidates(grounds, wish.priority), self._clock)
         units = units_of(victims, wish.priority, protected)
         parts = self._parts
         ground = Field(
@@ -235,7 +236,7 @@ class PreemptionLoop:
         found = [other for each in sorted(using) if (other := self._parts.pods.by_uid(each)) is not None]
         below = [other for other in found if self._may_leave(other, priority_of(pod))]
         gangs = {gang_of(other) for other in below} - {""}
-        mates = [other for other in self._parts.pods.objects() if gang_of(other) in gangs] if gangs else []
+        mates = [other for other in self._parts.pods.by_index(PLANNED, GANG) if gang_of(other) in gangs]
         together = {uid_of(other): other for other in [*below, *mates]}
         if any(bound_node(mate) and not self._may_leave(mate, priority_of(pod)) for mate in mates):
             together = {key: other for key, other in together.items() if gang_of(other) not in gangs}
@@ -272,12 +273,16 @@ class PreemptionLoop:
         ]
         await self._parts.promises.give_back(gone)
 
-    def _candidates(self, grounds: Grounds) -> tuple[list[Victim], frozenset[str]]:
-        """Everybody who has GPUs, and who of them may not be evicted."""
+    def candidates(self, grounds: Grounds, priority: int) -> Steps[tuple[list[Victim], frozenset[str]]]:
+        """Everybody below this priority, or in a gang, who has GPUs; and who of them may not be evicted."""
         victims: list[Victim] = []
         protected: set[str] = set()
         now = self._clock.now()
-        for raw in self._parts.pods.objects():
+        for count, raw in enumerate(self._parts.pods.objects(), 1):
+            if count % A_STEP == 0:
+                yield
+            if priority_of(raw) >= priority and not gang_of(raw):
+                continue
             node_name, observed = bound_node(raw), self._parts.ledger.pod(uid_of(raw))
             site = grounds.sites.get(node_name or "")
             if observed is None or is_terminal(raw) or not node_name or site is None:

@@ -31,6 +31,7 @@ from services.scheduler_extender.core.gangs.entitlements import (
     place_requests,
 )
 from services.scheduler_extender.core.gangs.guard import SELF
+from services.scheduler_extender.core.gangs.index import PLANNED, RESERVED
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.holds.holding import LEAST_TTL_S, Holding
 from services.scheduler_extender.planning.promises import Promises, hold_name
@@ -190,7 +191,7 @@ class ReservationLoop:
         meta = reservation.spoken.meta
         return [
             pod
-            for pod in self._parts.pods.objects()
+            for pod in self._parts.pods.by_index(PLANNED, RESERVED)
             if bound_node(pod)
             and not is_terminal(pod)
             and metadata_of(pod).get("namespace") == meta.namespace

@@ -33,6 +33,8 @@ class Observed(Protocol):
 
     def objects(self) -> Sequence[JsonObject]: ...
 
+    def by_index(self, index: str, value: str) -> Sequence[JsonObject]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
@@ -68,10 +70,10 @@ class SiteBook:
             if count % A_STEP == 0:
                 yield
         sites: dict[str, Site] = {}
-        asker = Asker("", priority)
+        view_of = self._views.viewer(Asker("", priority))
         for count, raw in enumerate(self._nodes.objects(), 1):
             node = self._node(raw)
-            view = None if node is None else self._views.view(node.name, asker)
+            view = None if node is None else view_of(node.name)
             if node is not None and view is not None:
                 sites[node.name] = _site(node, view, by_node.get(node.name, []))
             if count % A_STEP == 0:

@@ -34,11 +34,12 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Gang:
-    """Its pods by how far they are. `placed`: bound, or a bind is under way; `done`: they ended well."""
+    """Its pods by how far they are. `in_flight`: they may be bound or not; `done`: they ended well."""
 
     name: str
     membership: Membership
     waiting: list[JsonObject] = field(default_factory=list)
+    in_flight: list[JsonObject] = field(default_factory=list)
     placed: list[JsonObject] = field(default_factory=list)
     leaving: list[JsonObject] = field(default_factory=list)
     done: int = 0
@@ -50,11 +51,25 @@ class Gang:
 
     @property
     def present(self) -> int:
-        return len(self.waiting) + len(self.placed) + self.done
+        return len(self.waiting) + len(self.in_flight) + len(self.placed) + self.done
+
+    @property
+    def unsettled(self) -> list[JsonObject]:
+        """Those that have not been seen to be bound."""
+        return [*self.waiting, *self.in_flight]
+
+    @property
+    def alive(self) -> list[JsonObject]:
+        return [*self.waiting, *self.in_flight, *self.placed]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it is bound, or may be."""
+        return bool(self.placed or self.in_flight)
 
     @property
     def priority(self) -> int:
-        return max((priority_of(pod) for pod in [*self.waiting, *self.placed]), default=0)
+        return max((priority_of(pod) for pod in self.alive), default=0)
 
     @property
     def created(self) -> str:
@@ -84,10 +99,14 @@ def gangs_of(pods: Iterable[JsonObject], is_in_flight: Callable[[str], bool]) ->
 
 def phase_of(gang: Gang, promised: frozenset[str], overdue: bool) -> Phase:
     """`promised` are UIDs of waiting pods that have all they need."""
-    if not gang.waiting:
+    if not gang.unsettled:
         return Phase.PLACED
-    if overdue and (gang.placed or promised):
+    if overdue and (gang.has_begun or promised):
         return Phase.OVERDUE
+    return _phase_in_time(gang, promised) if gang.waiting else Phase.RESERVED
+
+
+def _phase_in_time(gang: Gang, promised: frozenset[str]) -> Phase:
     if gang.problem or not gang.size:
         return Phase.UNREADABLE
     if gang.present < gang.size:
@@ -142,7 +161,9 @@ def _sort_in(gang: Gang, pod: JsonObject, is_in_flight: Callable[[str], bool]) -
         gang.done += phase == "Succeeded"
     elif metadata_of(pod).get("deletionTimestamp"):
         gang.leaving.append(pod)
-    elif bound_node(pod) or is_in_flight(uid_of(pod)):
+    elif bound_node(pod):
         gang.placed.append(pod)
+    elif is_in_flight(uid_of(pod)):
+        gang.in_flight.append(pod)
     else:
         gang.waiting.append(pod)

@@ -19,6 +19,7 @@ from gpuloom.placement.gangs.preemption import DisruptionBudget
 from gpuloom.placement.gangs.sites import neutral_judge
 from services.scheduler_extender.core.gangs.entitlements import ReservationBook
 from services.scheduler_extender.core.gangs.guard import Board, Guard
+from services.scheduler_extender.core.gangs.index import planned
 from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.planning.gangs import GangLoop, GangParts
@@ -117,6 +118,9 @@ class Planning:
     def objects(self) -> Sequence[JsonObject]:
         return list(self._shown.values())
 
+    def by_index(self, index: str, value: str) -> Sequence[JsonObject]:
+        return [pod for pod in self.objects() if value in planned(pod)]
+
     def by_uid(self, uid: str) -> JsonObject | None:
         return self._shown.get(uid)
 
@@ -159,6 +163,9 @@ class _Nodes:
 
     def get(self, name: str, namespace: str = "") -> JsonObject | None:
         return _node(self._world.machines[name])
+
+    def by_index(self, index: str, value: str) -> Sequence[JsonObject]:
+        return [pod for pod in self.objects() if value in planned(pod)]
 
     def by_uid(self, uid: str) -> JsonObject | None:
         return None

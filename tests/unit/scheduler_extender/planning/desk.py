@@ -8,7 +8,7 @@ from datetime import datetime
 import orjson
 
 from gpuloom.codec.hold import hold_from_object, hold_to_object
-from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError
+from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError, UnavailableError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.errors import AlreadyExistsError
@@ -27,6 +27,7 @@ from gpuloom.placement.gangs.sites import neutral_judge
 from gpuloom.placement.points import DEFAULT_WEIGHTS
 from gpuloom.runtime.clock import FakeClock
 from services.scheduler_extender.core.gangs.guard import NOTHING, Board, Entitlement, Guard
+from services.scheduler_extender.core.gangs.index import planned
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames
 from services.scheduler_extender.core.verbs.evaluator import Evaluator
@@ -88,13 +89,17 @@ class HoldObjects:
 
 @dataclass
 class Kubernetes:
-    """Nodes and pods. Bindings of `unbindable` pods are refused, evictions of `guarded` ones too."""
+    """Nodes and pods. Bindings of `unbindable` pods are refused, evictions of `guarded` ones too.
+
+    `silent`: nobody is told that a Binding was refused.
+    """
 
     cards: Mapping[str, int]
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     pods: dict[str, JsonObject] = field(default_factory=dict)
     holds: HoldObjects = field(default_factory=HoldObjects)
     unbindable: set[str] = field(default_factory=set)
+    silent: bool = False
     guarded: set[str] = field(default_factory=set)
     evicted: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
@@ -171,6 +176,9 @@ class Kubernetes:
     def objects(self) -> Sequence[JsonObject]:
         return list(self.pods.values())
 
+    def by_index(self, index: str, value: str) -> Sequence[JsonObject]:
+        return [pod for pod in self.objects() if value in planned(pod)]
+
     def by_uid(self, uid: str) -> JsonObject | None:
         return next((pod for pod in self.pods.values() if uid_of(pod) == uid), None)
 
@@ -181,6 +189,8 @@ class Kubernetes:
 
     async def bind(self, binding: PodBinding, *, timeout_s: float) -> None:
         if binding.pod in self.unbindable:
+            if self.silent:
+                raise UnavailableError("no answer")
             raise NotAllowedError("a webhook refuses it")
         pod = deepcopy(self.pods[binding.pod])
         if pod["spec"].get("nodeName"):
@@ -239,6 +249,9 @@ class Nodes:
 
     def get(self, name: str, namespace: str = "") -> JsonObject | None:
         return self._node(name)
+
+    def by_index(self, index: str, value: str) -> Sequence[JsonObject]:
+        return [pod for pod in self.objects() if value in planned(pod)]
 
     def by_uid(self, uid: str) -> JsonObject | None:
         return next((node for node in self.objects() if uid_of(node) == uid), None)

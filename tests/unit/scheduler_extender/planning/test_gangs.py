@@ -135,6 +135,27 @@ async def test_a_gang_that_is_not_bound_whole_in_time_leaves_whole(clock: FakeCl
     assert {reason for _, reason, _ in kubernetes.told} >= {"GangReserved", "GangEvicted"}
 
 
+async def test_a_pod_whose_bind_is_never_answered_does_not_count_as_bound(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 8, timeout_s=60)
+    kubernetes.unbindable.add(names[4])
+    kubernetes.silent = True
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    await leader.gangs.turn()
+    assert phases(leader) == {"default/a": Phase.RESERVED}
+    await clock.advance(61.0)
+
+    await leader.gangs.turn()
+    assert set(kubernetes.evicted) == set(names) - {names[4]}
+    # Its pod is seen unbound at a newer version: no Binding of it can be applied any more.
+    kubernetes.refuse(names[4])
+    await leader.bindings.settle()
+    await leader.gangs.turn()
+
+    assert not kubernetes.holds.objects
+
+
 async def test_an_eviction_that_is_forbidden_is_tried_again_and_keeps_the_places(clock: FakeClock) -> None:
     kubernetes, leader = a_cluster(clock)
     names = kubernetes.gang("a", 4)
