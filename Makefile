@@ -9,12 +9,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-<<<<<<< HEAD
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig bench-gangs lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
-=======
 # Every target is a name, not a file.
 .PHONY: $(shell grep -hoE '^[a-z-]+:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
->>>>>>> main
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
