@@ -18,9 +18,9 @@ from services.autoscaler.core.policy_status import Outcome, message_of
 from services.autoscaler.nodes.scaler import Scaler, Taken
 
 ALLOWED_CALLERS = {
-    "GetStatus": frozenset({"cli"}),
-    "GetPlan": frozenset({"cli"}),
-    "ListActions": frozenset({"cli"}),
+    "GetStatus": frozenset({"console", "cli"}),
+    "GetPlan": frozenset({"console", "cli"}),
+    "ListActions": frozenset({"console", "cli"}),
 }
 SERVICE = pb.DESCRIPTOR.services_by_name["AutoscalerService"]
 DEFAULT_ACTIONS, MOST_ACTIONS = 100, 500

@@ -141,6 +141,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
         policies.note,
         budgets,
         guard,
+        config.enforcement,
     )
     inquiries = Inquiries(records, Judge(evaluator, context.prices), leadership.unready_reason, app.clock)
     ledger_feed = LedgerFeed(state.views, leadership.unready_reason, app.clock)

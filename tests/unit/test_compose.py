@@ -22,6 +22,7 @@ CENTRAL = [pytest.param(service, id=service.name) for service in ROSTER if servi
 KNOWN: dict[str, str] = {
     Embedded.CLOUD: "http://simulation:8002",
     Embedded.AGENTS_FILE: "/var/lib/gpuloom/agents.json",
+    Embedded.CONSOLE_ACCESS: "published-on-loopback",
     Embedded.NAMESPACE: SERVICE_NAMESPACE,
     Embedded.USAGE_INTERVAL: LIVELY_USAGE,
 }

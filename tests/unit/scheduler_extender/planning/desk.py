@@ -97,6 +97,7 @@ class Kubernetes:
     cards: Mapping[str, int]
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     pods: dict[str, JsonObject] = field(default_factory=dict)
+    uids: dict[str, JsonObject] = field(default_factory=dict)
     holds: HoldObjects = field(default_factory=HoldObjects)
     unbindable: set[str] = field(default_factory=set)
     silent: bool = False
@@ -114,7 +115,7 @@ class Kubernetes:
         pod = deepcopy(pod)
         pod["metadata"]["resourceVersion"] = str(self.version)
         old = self.pods.get(pod["metadata"]["name"])
-        self.pods[pod["metadata"]["name"]] = pod
+        self.pods[pod["metadata"]["name"]] = self.uids[uid_of(pod)] = pod
         for leader in self.leaders:
             leader.state.observe_pod(Change(old, pod))
 
@@ -155,6 +156,7 @@ class Kubernetes:
 
     def delete(self, name: str) -> None:
         pod = self.pods.pop(name)
+        del self.uids[uid_of(pod)]
         for leader in self.leaders:
             leader.state.observe_pod(Change(pod, None))
         self.show_facts()
@@ -180,7 +182,7 @@ class Kubernetes:
         return [pod for pod in self.objects() if value in planned(pod)]
 
     def by_uid(self, uid: str) -> JsonObject | None:
-        return next((pod for pod in self.pods.values() if uid_of(pod) == uid), None)
+        return self.uids.get(uid)
 
     async def read(self, namespace: str, name: str) -> JsonObject:
         if name not in self.pods:
