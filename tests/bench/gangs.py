@@ -69,9 +69,10 @@ async def _run(options: argparse.Namespace) -> None:
     await _fill(kubernetes, leader)
     high = _member(leader, kubernetes.create("high", 1, priority=PRIORITY))
 
+    loop = leader.preempting(Mode.ON, 0.0)
+
     async def plan_a_preemption(slices: bool) -> None:
         grounds: Grounds = await _done(leader.book.grounds(PRIORITY), clock, slices)
-        loop = leader.preempting(Mode.ON, 0.0)
         victims, protected = await _done(loop.candidates(grounds, PRIORITY), clock, slices)
         units = units_of(victims, PRIORITY, protected)
         ground = Field(grounds.sites, units, lambda name, uids: leader.book.without(grounds, name, uids))

@@ -9,7 +9,7 @@ from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.kube.resources import GANG_OWNERS, PODS
 from gpuloom.model.claims import GpuReservationStatus, ReservationState
 from gpuloom.model.node import PodRef
-from gpuloom.runtime.clock import SystemClock
+from gpuloom.runtime.clock import SystemClock, deadline
 from services.scheduler_extender.adapters.disruption import KubernetesBudgets
 from services.scheduler_extender.adapters.evictions import KubernetesEvictions, PodAnnouncer
 from services.scheduler_extender.adapters.owners import OwnerSizes
@@ -21,7 +21,6 @@ from tests.cluster.test_rbac import (
     DEFINITIONS,
     NAMESPACE,
     as_account,
-    until_served,
     without_definition,
 )
 from tests.mesh.waiting import running
@@ -77,7 +76,7 @@ async def test_the_extender_makes_follows_shows_and_deletes_reservations(
         await admin.create(DEFINITIONS, dict(definition))
         try:
             objects, book = KubernetesReservations(client), ReservationBook()
-            await until_served(lambda: objects.create(RESERVATION))
+            await until_made(objects)
             feed = ReservationFeed(client, CLOCK, prompt=True)
             feed.informer.on_change(book.observe)
             async with running(feed.run):
@@ -92,6 +91,18 @@ async def test_the_extender_makes_follows_shows_and_deletes_reservations(
                 await objects.delete(NAMESPACE, "rights")
         finally:
             await without_definition(admin, "gpureservations.gpuloom.dev")
+
+
+async def until_made(objects: KubernetesReservations) -> None:
+    """The kind is served a moment after its definition is there."""
+    async with deadline(CLOCK, 30.0):
+        while True:
+            try:
+                await objects.create(RESERVATION)
+            except NotFoundError:
+                await CLOCK.sleep(0.1)
+            else:
+                return
 
 
 def a_pod(name: str) -> JsonObject:

@@ -11,6 +11,7 @@ devices others still use, and evicts those.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,9 +19,10 @@ from typing import Protocol
 
 from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
 from gpuloom.errors import GpuloomError, InvalidRequestError
-from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
+from gpuloom.kube.objects import JsonObject, metadata_of, resource_version_of, uid_of
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Claim
+from gpuloom.placement.constraints.objects import SchedulablePod
 from gpuloom.placement.fit import Fit, fit
 from gpuloom.placement.gangs.preemption import (
     DisruptionBudget,
@@ -34,7 +36,7 @@ from gpuloom.placement.gangs.sites import Member, Steps, in_tree_refusals
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.guard import Board
 from services.scheduler_extender.core.gangs.index import GANG, PLANNED, WAITING
-from services.scheduler_extender.core.gangs.losses import loss_text, lost_nano_usd, run_of
+from services.scheduler_extender.core.gangs.losses import Run, loss_text, lost_nano_usd, run_of
 from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.core.gangs.phases import is_covered, is_gated, priority_of
 from services.scheduler_extender.core.ledger.ledger import Ledger
@@ -54,6 +56,7 @@ COOLDOWN_S = 120.0
 """So long nobody else leaves for the same pod: what leaves needs its time, and flapping helps nobody."""
 
 MOST_NAMED = 8
+MOST_REMEMBERED = 50_000
 
 _log = logging.getLogger(__name__)
 
@@ -102,11 +105,24 @@ class _Wish:
         return -self.priority, created, self.name
 
 
+@dataclass(frozen=True, slots=True)
+class _Tenant:
+    """A pod that has GPUs; `milli` of them, 0 where that is not known."""
+
+    pod: SchedulablePod
+    node_name: str
+    run: Run
+    leaving: bool
+    milli: int
+    gang: str
+
+
 @dataclass(slots=True)
 class _Memory:
     seen_s: dict[str, float] = field(default_factory=dict)
     cooled_s: dict[str, float] = field(default_factory=dict)
     noted: set[str] = field(default_factory=set)
+    tenants: OrderedDict[str, tuple[str, _Tenant | None]] = field(default_factory=OrderedDict)
     victims: dict[str, frozenset[str]] = field(default_factory=dict)
     """By the preemptor's UID, those that its plan names beside the users of its devices."""
 
@@ -283,22 +299,37 @@ class PreemptionLoop:
                 yield
             if priority_of(raw) >= priority and not gang_of(raw):
                 continue
-            node_name, observed = bound_node(raw), self._parts.ledger.pod(uid_of(raw))
-            site = grounds.sites.get(node_name or "")
-            if observed is None or is_terminal(raw) or not node_name or site is None:
+            tenant = self._tenant(raw)
+            site = None if tenant is None else grounds.sites.get(tenant.node_name)
+            if tenant is None or site is None:
                 continue
-            read, run = self._parts.book.pod(raw), run_of(raw)
-            if read is None:
-                continue
-            leaving = bool(metadata_of(raw).get("deletionTimestamp"))
-            if run.protected or leaving or run.is_young(now, self._parts.min_run_s):
-                protected.add(read.uid)
+            run = tenant.run
+            if run.protected or tenant.leaving or run.is_young(now, self._parts.min_run_s):
+                protected.add(tenant.pod.uid)
             lost_s = run.lost_s(now)
-            given = observed.allocation.devices if observed.allocation is not None else ()
-            share = sum(item.milli for item in given) / max(1, MILLI_PER_GPU * len(site.view.gpus))
-            lost = lost_nano_usd(lost_s, min(1.0, share), site.node.labels)
-            victims.append(Victim(read, node_name, lost_s, lost, gang_of(raw)))
+            share = min(1.0, tenant.milli / max(1, MILLI_PER_GPU * len(site.view.gpus)))
+            lost = lost_nano_usd(lost_s, share, site.node.labels) if lost_s else 0
+            victims.append(Victim(tenant.pod, tenant.node_name, lost_s, lost, tenant.gang))
         return victims, frozenset(protected)
+
+    def _tenant(self, raw: JsonObject) -> _Tenant | None:
+        """None for a pod that has no GPUs now. One that did not change is read once."""
+        uid, version = uid_of(raw), resource_version_of(raw)
+        known = self._memory.tenants.get(uid)
+        if known is not None and known[0] == version:
+            return known[1]
+        node_name, observed, read = bound_node(raw), self._parts.ledger.pod(uid), self._parts.book.pod(raw)
+        tenant: _Tenant | None = None
+        if node_name and read is not None and observed is not None and not is_terminal(raw):
+            given = observed.allocation.devices if observed.allocation is not None else ()
+            leaving = bool(metadata_of(raw).get("deletionTimestamp"))
+            milli = sum(item.milli for item in given)
+            tenant = _Tenant(read, node_name, run_of(raw), leaving, milli, gang_of(raw))
+        self._memory.tenants[uid] = version, tenant
+        self._memory.tenants.move_to_end(uid)
+        if len(self._memory.tenants) > MOST_REMEMBERED:
+            self._memory.tenants.popitem(last=False)
+        return tenant
 
     def _member(self, pod: JsonObject) -> Member | None:
         read = self._parts.book.pod(pod)
