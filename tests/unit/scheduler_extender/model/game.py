@@ -278,7 +278,7 @@ class Game(Ends):
     @move("modes", weight=1, when=lambda game: not game.is_anything_under_way())
     def a_resource_claim_takes_a_card(self, draw: Draw) -> None:
         machine = _pick(self.machines(), draw)
-        if free := machine.may_be_claimed():
+        if free := self.world.may_be_claimed(machine):
             self.world.claim(machine, _pick(free, draw))
 
     @move("modes", weight=1, when=lambda game: any(machine.claimed for machine in game.machines()))

@@ -195,6 +195,12 @@ class World:
         bound = [pod for pod in self.api.pods.values() if _runs_on(pod, machine.name)]
         machine.change_mode(bound, self.clock.elapsed_s)
 
+    def may_be_claimed(self, machine: Machine) -> list[DeviceRef]:
+        """Nothing of ours can keep a DRA driver from a card that is held, so no walk lets it take one."""
+        promised = self.promises.owed(machine, list(machine.owed.values()))
+        held = {device.gpu_uuid for owed in promised for device in owed.given}
+        return [card for card in machine.may_be_claimed() if card.gpu_uuid not in held]
+
     def claim(self, machine: Machine, card: DeviceRef) -> None:
         """A DRA driver gives out a card, and the agent and all who hear it see that at once."""
         self._serial += 1
