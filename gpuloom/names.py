@@ -47,6 +47,8 @@ ANNOTATION_ENFORCEMENT = "gpuloom.dev/enforcement"
 """On a pod: mps (its share must be a limit of the driver) or none (accounting is enough)."""
 ANNOTATION_MPS_THREADS = "gpuloom.dev/mps-thread-percentage"
 ANNOTATION_MPS_MEMORY = "gpuloom.dev/mps-memory-mib"
+ANNOTATION_RECOMMENDATION = "gpuloom.dev/recommendation"
+"""On a pod that wastes its GPU: what it should ask for, as the controller was told by the optimizer."""
 ANNOTATION_SPOT_NOTICE = "gpuloom.dev/spot-notice"
 """On a node: the cloud whose notice discovery wrote; without it, a warning is somebody else's and stays."""
 ANNOTATION_SPOT_WARNING = "gpu-autoscaler.io/spot-interruption-warning"
@@ -81,6 +83,7 @@ POD_KEYS = frozenset(
         ANNOTATION_CHECKPOINT_REQUESTED,
         ANNOTATION_CHECKPOINT_GRACE,
         ANNOTATION_RESERVATION,
+        ANNOTATION_RECOMMENDATION,
     }
 )
 """Every label and annotation of ours that means something on a pod."""

@@ -99,7 +99,10 @@ async def begin_whole(
         intent = intent_of_step(step, new_change_id(), began, pods)
         if not await transactions.begin(intent, _reason(intent)):
             await transactions.withdraw(begun)
-            return (), transactions.note_of(step.card.uuid) or "its holds can't be taken"
+            why = transactions.why_avoided(step.card.uuid) or "its holds can't be taken"
+            # Nothing was tried on them, so whoever asks again at once may succeed.
+            transactions.forgive(step.card.uuid for step in plan.steps)
+            return (), why
         begun.append(intent)
     return tuple(begun), ""
 

@@ -31,8 +31,11 @@ from services.mig_controller.core.cards import Card
 from services.mig_controller.core.defragmentation import FitPlan
 from services.mig_controller.core.stages import stage_of
 
-_CLI = frozenset({"cli"})
-ALLOWED_CALLERS = {"ListCards": frozenset({"console", "cli"}), "PlanFit": _CLI, "ApplyFit": _CLI}
+ALLOWED_CALLERS = {
+    "ListCards": frozenset({"console", "cli"}),
+    "PlanFit": frozenset({"cli"}),
+    "ApplyFit": frozenset({"cli"}),
+}
 SERVICE = pb.DESCRIPTOR.services_by_name["MigControllerService"]
 
 

@@ -144,6 +144,16 @@ class Transactions:
         _log.info("a change is begun", extra=_fields(intent))
         return True
 
+    def why_avoided(self, gpu_uuid: str) -> str:
+        avoided = self._avoided.get(gpu_uuid)
+        return "" if avoided is None else avoided.reason
+
+    def forgive(self, gpu_uuids: Iterable[str]) -> None:
+        """Leave them alone no longer."""
+        for uuid in gpu_uuids:
+            self._avoided.pop(uuid, None)
+            self._wait_s.pop(uuid, None)
+
     async def withdraw(self, intents: Iterable[Intent]) -> None:
         """Undo beginnings of which nothing but holds and the note came. Raise nothing: else it goes on."""
         for intent in intents:

@@ -14,6 +14,7 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leadership import Unopposed
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NODES
+from gpuloom.placement.strategies import ENTRY_POINTS, Order
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.serving import rpc_environment, serve
@@ -22,6 +23,7 @@ from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.runtime.garbage import keep_out_of_the_way
+from gpuloom.runtime.plug_ins import plug_ins
 from services.scheduler_extender.adapters.admission_policies import PolicyWatch
 from services.scheduler_extender.adapters.budgets import prefetch_verdicts, watch_waiting
 from services.scheduler_extender.adapters.demand import DemandStore
@@ -40,6 +42,7 @@ from services.scheduler_extender.adapters.pod_informer import PodInformer
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
 from services.scheduler_extender.adapters.reservations import ReservationFeed
 from services.scheduler_extender.adapters.sources import Sources
+from services.scheduler_extender.adapters.strategies import Strategies
 from services.scheduler_extender.config import ExtenderConfig, HintConfig
 from services.scheduler_extender.core.gangs.entitlements import ReservationBook
 from services.scheduler_extender.core.gangs.guard import Board, Guard
@@ -125,7 +128,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     recorder = _warn_of_names(app, client, feed, leadership)
     metrics.watch(state)
     metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
-    preferences = Preferences(config.shortlist, evaluator, config.first_shortlist, hint_of)
+    preferences = Preferences(config.shortlist, evaluator, config.first_shortlist, hint_of, _order_of(nodes))
     schedulers = SchedulerNames(config.scheduler_names)
     budgets = await _budgets(app, config, rpc, lambda: _waiting(state, feed))
     verbs = Verbs(context, bindings, preferences, quarantine, schedulers, budgets)
@@ -143,7 +146,9 @@ async def build(app: App, config: ExtenderConfig) -> None:
         guard,
         config.enforcement,
     )
-    inquiries = Inquiries(records, Judge(evaluator, context.prices), leadership.unready_reason, app.clock)
+    inquiries = Inquiries(
+        records, Judge(evaluator, context.prices, preferences.order_of), leadership.unready_reason, app.clock
+    )
     ledger_feed = LedgerFeed(state.views, leadership.unready_reason, app.clock)
     servicer = SchedulerExtenderServer(state.ledger, ledger_feed, context.decisions, inquiries)
     holding = _holding(app, client, state, leadership)
@@ -181,6 +186,12 @@ def _policies(
     if config.admission_policies:
         app.add_loop("admission policies", lambda: policies.run(leadership.is_leader))
     return policies
+
+
+def _order_of(nodes: Informer) -> Callable[[JsonObject], Order | None]:
+    strategies = Strategies(plug_ins(ENTRY_POINTS))
+    nodes.on_change(strategies.observe_node)
+    return strategies.of
 
 
 async def _hints(

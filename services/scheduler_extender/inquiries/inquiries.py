@@ -128,7 +128,7 @@ class Inquiries:
             asker = asker_of(pod) if guard is None else guard.asker(pod)
             views = await self._in_turns(self._views(asker))
             kept = self._kept_note(asker)
-            judgement = await self._in_turns(judged(request, views, self._judge))
+            judgement = await self._in_turns(judged(request, views, self._judge.about(pod)))
         waits = "" if guard is None else guard.waiting_reason(pod)
         planned = "" if guard is None else guard.board.notes.get(ref.uid, "")
         fits = judgement.fitting_count > 0 and hold is None and not waits

@@ -96,7 +96,7 @@ class Verbs:
         asker = self._asker(call.pod)
         view_of, wanted = self._context.views.viewer(asker), self._preferences.wanted(call.pod)
         evaluator, offered, guard = (
-            self._preferences.evaluator_for(ref.uid),
+            self._preferences.evaluator_for(call.pod, ref.uid),
             call.node_names,
             self._context.guard,
         )
@@ -116,7 +116,7 @@ class Verbs:
         if request is None:
             return wire.encode_scores(neutral_scores(call.node_names.all()))
         view_of, soft = self._context.views.viewer(self._asker(call.pod)), has_soft_wishes(call.pod)
-        evaluator = self._preferences.evaluator_for(pod_ref(call.pod).uid)
+        evaluator = self._preferences.evaluator_for(call.pod, pod_ref(call.pod).uid)
         scores = score_nodes(request, call.node_names.all(), view_of, evaluator, soft)
         return wire.encode_scores(scores)
 

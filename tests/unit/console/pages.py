@@ -89,10 +89,10 @@ async def a_console(
             yield port, session
 
 
-async def next_event(response: aiohttp.ClientResponse) -> tuple[str, str, Any]:
+async def next_event(response: aiohttp.ClientResponse, timeout_s: float = 15.0) -> tuple[str, str, Any]:
     """(kind, id, body) of the next event; comments and empty lines are skipped."""
     fields: dict[str, str] = {}
-    async with asyncio.timeout(15.0):
+    async with asyncio.timeout(timeout_s):
         while True:
             line = (await response.content.readuntil(b"\n")).decode().rstrip("\n")
             if not line:

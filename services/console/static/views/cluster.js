@@ -13,6 +13,7 @@ const COLOUR = [["utilization", "Utilisation"], ["memory", "Memory"], ["allocate
 const GROUP = [["rack", "Rack"], ["model", "Model"], ["pool", "Pool"], ["namespace", "Namespace"], ["none", "None"]];
 const COLUMNS = [["Node"], ["GPU", "num"], ["Model"], ["Health"], ["Utilisation", "num"], ["Memory", "num"], ["Allocated", "num"], ["Held by"]];
 const SUMS = [["Name"], ["GPUs", "num"], ["Allocated", "num"], ["Utilisation"], ["Pods", "num"]];
+const SUMS_MS = 2000;
 const MOST_ROWS = 400;
 
 export function mount(main, context) {
@@ -102,7 +103,7 @@ class ClusterView {
 
   paintChanged(items, delta) {
     if (this.asTable) return;
-    this.map.drawNodes(delta ? Object.keys(items || {}) : this.map.byNode.keys(), this.scene());
+    this.map.change(delta ? Object.keys(items || {}) : this.map.byNode.keys(), this.scene());
   }
 
   /* What decides where cells are. */
@@ -173,6 +174,9 @@ class ClusterView {
   }
 
   showSums() {
+    const now = performance.now();
+    if (now - (this.summedAt ?? -Infinity) < SUMS_MS) return;
+    this.summedAt = now;
     const [models, spaces] = sums(this.store);
     const show = (list, groups) => keyed(list.body, groups.map((one) => JSON.stringify(one)), (text) => JSON.parse(text)[0], (text) => {
       const [name, gpus, held, use, pods] = JSON.parse(text);
