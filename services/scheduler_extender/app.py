@@ -164,12 +164,6 @@ async def build(app: App, config: ExtenderConfig) -> None:
         app.on_drain("leadership", leadership.step_down)
 
 
-def _order_of(nodes: Informer) -> Callable[[JsonObject], Order | None]:
-    strategies = Strategies(plug_ins(ENTRY_POINTS))
-    nodes.on_change(strategies.observe_node)
-    return strategies.of
-
-
 def _reservations(client: KubeClient, clock: Clock) -> tuple[ReservationFeed, ReservationBook]:
     feed, book = ReservationFeed(client, clock, prompt=True), ReservationBook()
     feed.informer.on_change(book.observe)
@@ -192,6 +186,12 @@ def _policies(
     if config.admission_policies:
         app.add_loop("admission policies", lambda: policies.run(leadership.is_leader))
     return policies
+
+
+def _order_of(nodes: Informer) -> Callable[[JsonObject], Order | None]:
+    strategies = Strategies(plug_ins(ENTRY_POINTS))
+    nodes.on_change(strategies.observe_node)
+    return strategies.of
 
 
 async def _hints(

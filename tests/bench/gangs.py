@@ -81,7 +81,7 @@ async def _run(options: argparse.Namespace) -> None:
 
     rows.append(await _row("a preemption, every card used", plan_a_preemption, leader))
     print(f"{options.nodes} nodes; filter alone p99 {quiet:.1f} ms\n" + table(rows))  # noqa: T201
-    if any(float(row[2]) > MOST_MS for row in rows[1:]):
+    if any(float(row[1]) > MOST_MS for row in rows[1:]):
         raise MissedError(f"planning took more than {MOST_MS:g} ms")
 
 

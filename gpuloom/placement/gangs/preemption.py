@@ -10,6 +10,7 @@ all the same chooses nobody.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gpuloom.model.objects import LabelSelector
 from gpuloom.placement.choose import choose_devices
@@ -38,26 +39,29 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What leaves together."""
+    """What leaves together. `order`: the lowest priority first, then the fewest pods, then the least loss."""
 
     name: str
     victims: tuple[Victim, ...]
+    order: tuple[int, int, int, str] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        victims = self.victims
+        priority = victims[0].pod.priority if len(victims) == 1 else max(v.pod.priority for v in victims)
+        lost = victims[0].lost_nano_usd if len(victims) == 1 else sum(v.lost_nano_usd for v in victims)
+        object.__setattr__(self, "order", (priority, len(victims), lost, self.name))
 
     @property
     def priority(self) -> int:
-        return max(victim.pod.priority for victim in self.victims)
+        return self.order[0]
 
     @property
     def lost_nano_usd(self) -> int:
-        return sum(victim.lost_nano_usd for victim in self.victims)
+        return self.order[2]
 
     @property
     def uids(self) -> frozenset[str]:
         return frozenset(victim.uid for victim in self.victims)
-
-    @property
-    def order(self) -> tuple[int, int, int, str]:
-        return self.priority, len(self.victims), self.lost_nano_usd, self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,10 @@ class Field:
 
     def __post_init__(self) -> None:
         by_node: defaultdict[str, list[Unit]] = defaultdict(list)
-        for unit in sorted(self.units, key=lambda each: each.order):
+        for unit in sorted(self.units, key=attrgetter("order")):
+            if len(unit.victims) == 1:
+                by_node[unit.victims[0].node_name].append(unit)
+                continue
             for name in {victim.node_name for victim in unit.victims}:
                 by_node[name].append(unit)
         object.__setattr__(self, "by_node", dict(by_node))
@@ -129,11 +136,15 @@ class Field:
 
 def units_of(victims: Sequence[Victim], priority: int, protected: frozenset[str]) -> list[Unit]:
     """What a pod of this priority may have evicted. A gang with one pod that may not go stays whole."""
-    groups: defaultdict[str, list[Victim]] = defaultdict(list)
+    gangs: defaultdict[str, list[Victim]] = defaultdict(list)
+    units: list[Unit] = []
     for victim in victims:
-        groups[f"gang {victim.gang}" if victim.gang else f"pod {victim.pod}"].append(victim)
-    units = [Unit(name, tuple(group)) for name, group in sorted(groups.items())]
-    return [unit for unit in units if unit.priority < priority and not unit.uids & protected]
+        if victim.gang:
+            gangs[victim.gang].append(victim)
+        elif victim.pod.priority < priority and victim.uid not in protected:
+            units.append(Unit(f"pod {victim.pod.namespace}/{victim.pod.name}", (victim,)))
+    together = [Unit(f"gang {name}", tuple(members)) for name, members in sorted(gangs.items())]
+    return units + [unit for unit in together if unit.priority < priority and not unit.uids & protected]
 
 
 def plan_preemption(members: Sequence[Member], field_: Field) -> Steps[PreemptionPlan | None]:

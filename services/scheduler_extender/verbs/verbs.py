@@ -93,9 +93,13 @@ class Verbs:
         if isinstance(request, Refusal):
             return _refused_everywhere(call.node_names.all(), request)
         self._bindings.expect(call.pod)
-        asker, offered, guard = self._asker(call.pod), call.node_names, self._context.guard
+        asker = self._asker(call.pod)
         view_of, wanted = self._context.views.viewer(asker), self._preferences.wanted(call.pod)
-        evaluator = self._preferences.evaluator_for(call.pod, ref.uid)
+        evaluator, offered, guard = (
+            self._preferences.evaluator_for(call.pod, ref.uid),
+            call.node_names,
+            self._context.guard,
+        )
         if guard is not None:
             narrowed = guard.narrowed(call.pod, asker, offered, request, view_of)
             if isinstance(narrowed, Refusal):

@@ -162,9 +162,9 @@ class Guard:
         ]
 
     def _planned_gang(self, pod: JsonObject, asker: Asker) -> str:
-        """The gang that is planned for the pod; empty also where somebody holds room for its gang himself."""
+        """The gang that is planned for the pod; empty where somebody else holds room for it or its gang."""
         gang = gang_of(pod)
-        if gang and any(hold.is_for_gang(asker.gang) for hold in self._holds.for_asker(asker)):
+        if gang and any(hold.taken_by != SELF for hold in self._holds.for_asker(asker)):
             return ""
         return gang
 
