@@ -290,7 +290,23 @@ ROSTER = Roster(
             name="autoscaler",
             kind=Kind.LEADER,
             short="autoscaler",
-            own_ports=(grpc_port(50056, "cli"),),
+            own_ports=(
+                grpc_port(50056, "cli"),
+                Port(
+                    "keda",
+                    50059,
+                    "GPULOOM_AUTOSCALER_KEDA_PORT",
+                    frozenset({"keda"}),
+                    "GPULOOM_AUTOSCALER_KEDA_HOST",
+                ),
+                Port(
+                    "metrics-api",
+                    6443,
+                    "GPULOOM_AUTOSCALER_METRICS_API_PORT",
+                    frozenset({"kube_apiserver"}),
+                    "GPULOOM_AUTOSCALER_METRICS_API_HOST",
+                ),
+            ),
             outside=frozenset(
                 {Outside.KUBERNETES_API, Outside.CLOUD_API, Outside.POSTGRESQL, Outside.PROMETHEUS}
             ),
@@ -347,5 +363,6 @@ ROSTER = Roster(
         Client("kube_apiserver", certified=False),
         Client("prometheus", certified=False),
         Client("opencost", certified=False),
+        Client("keda"),
     ),
 )

@@ -26,7 +26,7 @@ from gpuloom.runtime.settings import HttpConfig, LogConfig
 from gpuloom.store.settings import StoreConfig
 from services.autoscaler.core.claims import Timeouts
 from services.autoscaler.core.scale_down import DownSettings
-from services.autoscaler.inference.config import InferenceConfig
+from services.autoscaler.inference.config import InferenceConfig, KedaConfig, MetricsApiConfig
 from services.autoscaler.nodes.sweeper import AFTER_CLOUD_CALL
 
 
@@ -190,6 +190,8 @@ class AutoscalerConfig:
     clouds: CloudsConfig = group(CloudsConfig)
     prometheus: PrometheusConfig = group(PrometheusConfig)
     inference: InferenceConfig = group(InferenceConfig)
+    metrics_api: MetricsApiConfig = group(MetricsApiConfig)
+    keda: KedaConfig = group(KedaConfig)
     store: StoreConfig = group(StoreConfig)
     leadership: LeadershipConfig = leadership_group("autoscaler")
     failpoints: FailpointsConfig = failpoints_group(AFTER_CLOUD_CALL)

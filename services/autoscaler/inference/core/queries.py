@@ -131,6 +131,39 @@ def running_by_pod(server: InferenceServer, pods: Pods) -> str:
     return _by_pod([one.running for one in servers_of(server)], pods)
 
 
+def in_flight_by_pod(server: InferenceServer, pods: Pods) -> str:
+    return _first(
+        [
+            f"sum by ({POD}) ({_series(one.running, pods, form=_BY_POD)}) + "
+            f"sum by ({POD}) ({_series(one.waiting, pods, form=_BY_POD)})"
+            for one in servers_of(server)
+            if one.running and one.waiting
+        ]
+    )
+
+
+def rate_by_pod(server: InferenceServer, pods: Pods) -> str:
+    return _first(
+        [
+            f"sum by ({POD}) ({_rate(one.arrived or one.completed, pods, form=_BY_POD)})"
+            for one in servers_of(server)
+            if one.arrived or one.completed
+        ]
+    )
+
+
+def latency_by_pod(server: InferenceServer, quantile: float, pods: Pods) -> str:
+    found = []
+    for one in servers_of(server):
+        if one.latency:
+            rates = f"sum by (le, {POD}) ({_rate(one.latency + '_bucket', pods, form=_BY_POD)})"
+            found.append(f"{one.latency_ms:g} * histogram_quantile({quantile:g}, {rates})")
+        if one.summary:
+            series = _series(one.summary, pods, f'quantile="{quantile:g}"', _BY_POD)
+            found.append(f"max by ({POD}) ({series}) * {one.latency_ms:g}")
+    return _first(found)
+
+
 def in_flight_ever(server: InferenceServer, pods: Pods) -> str:
     """Running and waiting of all pods that the target had, also of those that are gone."""
     ever = Pods(pods.namespace, (), pods.target)
@@ -193,9 +226,10 @@ def _series(name: str, pods: Pods, labels: str = "", form: str = _PLAIN) -> str:
     return f"({own} or {form.format(series=exported, label='exported_pod')})"
 
 
-def _rate(name: str, pods: Pods, window_s: int = WINDOW_S) -> str:
+def _rate(name: str, pods: Pods, window_s: int = WINDOW_S, form: str = _PLAIN) -> str:
     own, exported = (f"rate({name}{{{selector}}}[{window_s}s])" for selector in pods.selectors())
-    return f"({own} or {exported})"
+    own = form.format(series=own, label="pod")
+    return f"({own} or {form.format(series=exported, label='exported_pod')})"
 
 
 def _first(queries: Sequence[str]) -> str:
