@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
+.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig bench-inference lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -52,6 +52,10 @@ bench-cost: $(VENV)/.dev-ready ## the cost engine's store: ingest against bare C
 
 bench-autoscaler: $(VENV)/.dev-ready ## cost of scale-up against a MILP bound, cluster-autoscaler's and Karpenter's rules; forecasts; DATA=<folder>
 	@$(BIN)/python -m tests.bench.autoscaler $(DATA) $(ARGS)
+
+# As bench-autoscaler, it needs a folder with recorded traces.
+bench-inference: $(VENV)/.dev-ready ## replicas under recorded arrivals: ratio, adaptive, HPAs, a queue scaler, foresight; DATA=<folder>
+	@$(BIN)/python -m tests.bench.inference $(or $(DATA),$(GPULOOM_DATA)) $(ARGS)
 
 sim-week: $(VENV)/.dev-ready ## a week of autoscaling in simulated time, with and without each feature: table and picture
 	@$(BIN)/python -m tests.bench.autoscaler.week $(ARGS)

@@ -46,6 +46,8 @@ class Embedded(StrEnum):
     AGENTS_FILE = "agents_file"
     CLOUD = "cloud"
     """Address of the simulated cloud."""
+    INFERENCE = "inference"
+    """Address of the played inference service."""
     DATABASES = "databases"
     """The directory of SQLite files."""
     NAMESPACE = "namespace"
@@ -313,6 +315,8 @@ ROSTER = Roster(
             embedded={
                 "GPULOOM_AUTOSCALER_SIMULATED_CLOUD": "{cloud}",
                 "GPULOOM_AUTOSCALER_LEASE_NAMESPACE": "{namespace}",
+                "GPULOOM_AUTOSCALER_INFERENCE_METRICS_URL": "{inference}/metrics",
+                "GPULOOM_AUTOSCALER_INFERENCE_INTERVAL": "2s",
                 "GPULOOM_DATABASE_URL": "sqlite:///{databases}/autoscaler.db",
                 # Whoever watches wants to see nodes come and go within minutes.
                 "GPULOOM_AUTOSCALER_INTERVAL": "2s",

@@ -1,9 +1,10 @@
 """Inference autoscaling on a real control plane, with a real Prometheus and the real HPA controller.
 
-Load goes up and replicas follow; metrics vanish and they stay; an HPA that scales the same target is named and
-not fought; an ordinary HPA scales another target by our metrics API, through the real aggregator.
+Load goes up and replicas follow; metrics vanish and they stay; an HPA that scales the same target is named
+and not fought; an ordinary HPA scales another target by our metrics API, through the real aggregator.
 """
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -279,9 +280,6 @@ async def nobody_reads_them_without_rights(world: World) -> None:
     url = f"https://{HOST}:{world.port}/apis/custom.metrics.k8s.io/v1beta2/namespaces/{NAMESPACE}"
     url += "/pods/*/requests_waiting"
     files = tls_files(world.mesh.layout.certificates, "cli")
-    certificate = aiohttp.ClientSession(headers={"X-Remote-User": "system:admin"})
-    import ssl  # noqa: PLC0415
-
     tls = ssl.create_default_context(cafile=files.ca_file)
     tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
     token = (
@@ -289,7 +287,7 @@ async def nobody_reads_them_without_rights(world: World) -> None:
         .with_name(f"{OURS}-gpuloom-webhook.token")
         .read_text()
     )
-    async with certificate as session:
+    async with aiohttp.ClientSession(headers={"X-Remote-User": "system:admin"}) as session:
         async with session.get(url, ssl=tls) as answer:
             assert answer.status == 401
         headers = {"Authorization": f"Bearer {token}"}

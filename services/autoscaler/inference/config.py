@@ -27,6 +27,13 @@ class InferenceConfig:
         parse=seconds,
         help="A sample that is older counts as missing, and what is missing holds the number of replicas",
     )
+    metrics_url: str | None = setting(
+        "GPULOOM_AUTOSCALER_INFERENCE_METRICS_URL",
+        default=None,
+        parse=text,
+        help="Where there is no Prometheus: an exposition of gauges of inference servers with labels "
+        "namespace and pod; only queue depth and what runs can be had from it",
+    )
     cold_start_s: float = setting(
         "GPULOOM_AUTOSCALER_INFERENCE_COLD_START",
         default=180.0,

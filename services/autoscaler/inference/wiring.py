@@ -22,6 +22,7 @@ from services.autoscaler.inference.adapters import keda as keda_api
 from services.autoscaler.inference.adapters.api_services import ApiServices
 from services.autoscaler.inference.adapters.catalogue import CatalogueReader
 from services.autoscaler.inference.adapters.delegation import Delegation
+from services.autoscaler.inference.adapters.exposition import ExpositionMeasures
 from services.autoscaler.inference.adapters.keda import KedaScaler
 from services.autoscaler.inference.adapters.metrics_api import MetricsApi
 from services.autoscaler.inference.adapters.prometheus import PrometheusMeasures
@@ -78,6 +79,8 @@ async def open_inference(app: App, config: AutoscalerConfig, shared: Shared) -> 
     if config.prometheus.url is not None:
         prometheus = await app.enter(PrometheusClient(config.prometheus))
         measures = PrometheusMeasures(prometheus, config.inference.freshness_s)
+    elif config.inference.metrics_url is not None:
+        measures = await app.enter(ExpositionMeasures(config.inference.metrics_url))
     targets = Targets(shared.client)
     reader = CatalogueReader(shared.client, targets, measures, app.clock)
     scaler = KedaScaler(reader, measures, app.clock)

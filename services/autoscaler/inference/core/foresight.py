@@ -20,7 +20,7 @@ QUANTILES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 FIRST_HOLD_S = 600.0
 FIRST_HEADROOM = 0.25
 """Before there is a past: so much of the need beside it."""
-MISSING_COSTS = 60.0
+MISSING_COSTS = 80.0
 """A replica that is missing costs as much as so many that are idle."""
 KEPT_S = 6 * 3600.0
 EVERY_S = 300.0

@@ -19,10 +19,15 @@ GPU_UTILIZATION, GPU_MEMORY, QUEUE_DEPTH = "gpu-utilization", "gpu-memory", "req
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`by_pod`: the answer has a value for each pod; else it must be one value."""
+    """`by_pod`: the answer has a value for each pod; else it must be one value.
+
+    `gauges` of `pods`: what the query sums by pod, for whoever reads gauges and no PromQL. Empty: it is more.
+    """
 
     query: str
     by_pod: bool = False
+    gauges: tuple[str, ...] = ()
+    pods: Pods | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,9 @@ def questions(spec: InferencePolicySpec, pods: Pods) -> dict[str, Question]:
     if own.activation_query is not None:
         asked["activation"] = Question(own.activation_query)
     if pods.names:
-        asked["waiting"] = Question(queries.waiting_by_pod(server, pods), by_pod=True)
-        asked["running"] = Question(queries.running_by_pod(server, pods), by_pod=True)
+        asked["waiting"] = _waiting(metrics, pods)
+        running = queries.running_by_pod(server, pods)
+        asked["running"] = Question(running, True, queries.running_names(server), pods)
         asked["rate"] = Question(own.arrival_rate_query or queries.arrival_rate(server, pods))
         asked["latency pods"] = Question(queries.latency_pods(server, pods))
         asked["service"] = Question(own.service_time_query or queries.service_time_s(server, pods))
@@ -78,14 +84,19 @@ def _enabled(metrics: InferenceMetrics, pods: Pods) -> Iterator[tuple[str, Quest
                     Question(latency.query or queries.latency_ms(metrics.server, quantile, pods)),
                 )
     for name, one, built_in in (
-        (GPU_UTILIZATION, metrics.gpu_utilization, queries.gpu_utilization_by_pod(pods)),
-        (GPU_MEMORY, metrics.gpu_memory, queries.gpu_memory_by_pod(pods)),
-        (QUEUE_DEPTH, metrics.queue_depth, queries.waiting_by_pod(metrics.server, pods)),
+        (GPU_UTILIZATION, metrics.gpu_utilization, Question(queries.gpu_utilization_by_pod(pods), True)),
+        (GPU_MEMORY, metrics.gpu_memory, Question(queries.gpu_memory_by_pod(pods), True)),
+        (QUEUE_DEPTH, metrics.queue_depth, _waiting(metrics, pods)),
     ):
         if one is not None and one.enabled and one.target is not None:
-            yield name, Question(one.query or built_in, by_pod=one.query is None)
+            yield name, built_in if one.query is None else Question(one.query)
     for custom in metrics.custom:
         yield f"custom {custom.name}", Question(custom.query)
+
+
+def _waiting(metrics: InferenceMetrics, pods: Pods) -> Question:
+    query = queries.waiting_by_pod(metrics.server, pods)
+    return Question(query, True, queries.waiting_names(metrics.server), pods)
 
 
 def readings(spec: InferencePolicySpec, replicas: Replicas, answers: Answers) -> list[Reading]:

@@ -123,12 +123,20 @@ def latency_pods(server: InferenceServer, pods: Pods) -> str:
     return _first([f"count(count by ({POD}) ({_series(name, pods, form=_BY_POD)}))" for name in names])
 
 
+def waiting_names(server: InferenceServer) -> tuple[str, ...]:
+    return tuple(one.waiting for one in servers_of(server) if one.waiting)
+
+
+def running_names(server: InferenceServer) -> tuple[str, ...]:
+    return tuple(one.running for one in servers_of(server) if one.running)
+
+
 def waiting_by_pod(server: InferenceServer, pods: Pods) -> str:
-    return _by_pod([one.waiting for one in servers_of(server)], pods)
+    return _by_pod(waiting_names(server), pods)
 
 
 def running_by_pod(server: InferenceServer, pods: Pods) -> str:
-    return _by_pod([one.running for one in servers_of(server)], pods)
+    return _by_pod(running_names(server), pods)
 
 
 def in_flight_by_pod(server: InferenceServer, pods: Pods) -> str:
