@@ -41,6 +41,8 @@ CLOCK = SystemClock()
 SERVICES = Resource("", "v1", "services", "Service")
 SERVICE = "gpuloom-autoscaler"
 OWN, PLAIN = "llm-server", "plain-server"
+SOMEBODY = "c29tZWJvZHkgZWxzZQ=="
+"""A CA that is not ours."""
 Until = Callable[[], Awaitable[Any]]
 
 
@@ -248,21 +250,16 @@ async def an_ordinary_hpa_scales_by_our_metrics(world: World) -> None:
         "spec": {"type": "ExternalName", "externalName": "localhost"},
     }
     await world.client.create(SERVICES, service)
-    for version, group in (("v1beta2", "custom.metrics.k8s.io"), ("v1beta1", "external.metrics.k8s.io")):
-        await world.client.create(API_SERVICES, an_api_service(version, group, world.port))
-    foreign = an_api_service("v1beta1", "custom.metrics.k8s.io", world.port)
-    foreign["spec"]["service"]["name"] = "somebody-else"
-    foreign["spec"]["caBundle"] = "c29tZWJvZHkgZWxzZQ=="
-    await world.client.create(
-        API_SERVICES, {**foreign, "metadata": {"name": "v1beta1.custom.metrics.k8s.io"}}
-    )
+    await world.client.create(API_SERVICES, an_api_service("v1beta2", "custom.metrics.k8s.io", world.port))
+    foreign = an_api_service("v1beta1", "external.metrics.k8s.io", world.port)
+    foreign["spec"]["service"]["name"] = "keda-operator-metrics-apiserver"
+    foreign["spec"]["caBundle"] = SOMEBODY
+    await world.client.create(API_SERVICES, foreign)
 
     async def available() -> bool:
-        served = [await world.client.get(API_SERVICES, name) for name in ("v1beta2.custom.metrics.k8s.io",)]
-        return all(
-            any(one["type"] == "Available" and one["status"] == "True" for one in conditions)
-            for conditions in ((each.get("status") or {}).get("conditions") or () for each in served)
-        )
+        served = await world.client.get(API_SERVICES, "v1beta2.custom.metrics.k8s.io")
+        conditions = (served.get("status") or {}).get("conditions") or ()
+        return any(one["type"] == "Available" and one["status"] == "True" for one in conditions)
 
     await until(available, within_s=120.0)
     await world.client.create(HPAS, an_hpa("plain", PLAIN, PODS_METRIC))
@@ -272,8 +269,8 @@ async def an_ordinary_hpa_scales_by_our_metrics(world: World) -> None:
         return await world.replicas(PLAIN) == 3
 
     await until(three, within_s=120.0)
-    untouched = await world.client.get(API_SERVICES, "v1beta1.custom.metrics.k8s.io")
-    assert untouched["spec"]["caBundle"] == "c29tZWJvZHkgZWxzZQ=="
+    untouched = await world.client.get(API_SERVICES, "v1beta1.external.metrics.k8s.io")
+    assert untouched["spec"]["caBundle"] == SOMEBODY
 
 
 async def nobody_reads_them_without_rights(world: World) -> None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuloom.codec.custom.inference import inference_policy
-from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, NotFoundError
+from gpuloom.errors import (
+    ConflictError,
+    GpuloomError,
+    InvalidRequestError,
+    NotAllowedError,
+    NotFoundError,
+)
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
 from gpuloom.kube.reconciler import Observed
@@ -102,9 +108,8 @@ class InferenceLoop:
             return await self._tell(obj, replace(standing, obstacle=obstacle))
         try:
             scale = await self._targets.read(policy.spec.target, namespace)
-        except (NotFoundError, InvalidRequestError) as error:
-            reason = "TargetNotFound" if isinstance(error, NotFoundError) else "TargetCannotScale"
-            return await self._tell(obj, replace(standing, obstacle=Obstacle(reason, str(error))))
+        except (NotFoundError, InvalidRequestError, NotAllowedError) as error:
+            return await self._tell(obj, replace(standing, obstacle=_unreadable(error)))
         notes = self._remembered(obj, policy, scale)
         rival = await self._obstacle(scale, notes)
         if rival is not None:
@@ -217,6 +222,17 @@ class Outside:
     metrics: InferenceMetrics
     write_timeout_s: WriteTimeout
     planner: NodePlanner
+
+
+def _unreadable(error: GpuloomError) -> Obstacle:
+    match error:
+        case NotFoundError():
+            return Obstacle("TargetNotFound", str(error))
+        case NotAllowedError():
+            text = f"{error}; add its scale to autoscaler.rbac.extraRules of the Helm values"
+            return Obstacle("TargetNotAllowed", text)
+        case _:
+            return Obstacle("TargetCannotScale", str(error))
 
 
 def _blank(policy: InferencePolicy) -> Standing:

@@ -93,6 +93,14 @@ services:
         number: 50056
         setting: GPULOOM_GRPC_PORT
         callers: [cli]
+      keda:
+        number: 50059
+        setting: GPULOOM_AUTOSCALER_KEDA_PORT
+        callers: [keda]
+      metrics-api:
+        number: 6443
+        setting: GPULOOM_AUTOSCALER_METRICS_API_PORT
+        callers: [kube-apiserver]
       http:
         number: 8080
         setting: GPULOOM_HTTP_PORT
@@ -139,5 +147,5 @@ services:
         number: 8080
         setting: GPULOOM_HTTP_PORT
         callers: [prometheus]
-clients: [cli, kube_scheduler]
+clients: [cli, kube_scheduler, keda]
 {{- end -}}

@@ -54,7 +54,7 @@ class MetricsApi:
         app = web.Application(middlewares=[self._guard], client_max_size=64 * 1024)
         for path in OPEN:
             app.router.add_get(path, _well)
-        app.router.add_get("/apis", _document(catalogue.group_list()))
+        app.router.add_get("/apis", _groups)
         for group, versions in VERSIONS.items():
             app.router.add_get(f"/apis/{group}", _document(catalogue.group(group)))
             for version in versions:
@@ -198,6 +198,15 @@ def _document(body: JsonObject) -> Handler:
         return web.json_response(body)
 
     return answer
+
+
+async def _groups(request: web.Request) -> web.Response:
+    """The aggregator first asks for everything in one document; refused that, it asks by version."""
+    accepted = request.headers.get("Accept", "")
+    offered = [one for one in accepted.split(",") if "as=APIGroupDiscoveryList" not in one]
+    if accepted and not offered:
+        return _failure(406, "NotAcceptable", "discovery is served by version")
+    return web.json_response(catalogue.group_list())
 
 
 async def _well(_: web.Request) -> web.Response:
