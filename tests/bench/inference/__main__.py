@@ -38,7 +38,7 @@ RIVALS = (
     ),
     Rival(
         "hpa running + waiting, window tuned",
-        [(share, window) for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for window in (600.0, 1800.0, 3600.0)],
+        [(share, window) for share in (0.4, 0.6, 0.8) for window in (600.0, 1800.0, 3600.0)],
         lambda it, _: hpa_in_flight(it[0], it[1]),
     ),
     Rival("keda queue", [(0.1,), (0.5,), (1,), (4,)], lambda it, _: keda_queue(it[0])),
