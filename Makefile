@@ -9,7 +9,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Where it is set, every test process would rewrite all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-real test-soak kube-assets bench-cluster bench-agent bench-discovery bench-cost bench-placement bench-extender bench-verbs bench-autoscaler bench-optimizer bench-mig bench-inference lint images sbom format reference dashboards manifests proto proto-check proto-breaking constraints sim-week clean
+# Every target is a name, not a file.
+.PHONY: $(shell grep -hoE '^[a-z-]+:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,6 +23,9 @@ test: $(VENV)/.dev-ready ## unit, contract, mesh and scenario tests; needs only 
 
 test-real: $(VENV)/.dev-ready ## tests that need more than Python; says which parts ran
 	@tests/real.sh "$(BIN)" $(ARGS)
+
+rights: $(VENV)/.dev-ready ## test-real with nothing left out; fails on a right of a service that no test used, too
+	@GPULOOM_REQUIRE_REAL=1 GPULOOM_RIGHTS_FULL=1 tests/real.sh "$(BIN)" $(ARGS)
 
 test-soak: $(VENV)/.dev-ready ## the cluster tests at full length and size; GPULOOM_CLUSTER_NODES and GPULOOM_CLUSTER_PODS change it
 	@GPULOOM_CLUSTER_SOAK=1 $(BIN)/pytest -q -s -m real tests/cluster $(ARGS)
@@ -66,7 +70,7 @@ bench-placement: $(VENV)/.dev-ready ## how full the openb cluster gets with ours
 bench-mig: $(VENV)/.dev-ready ## slices of random demand that find a place: ours, first-fit, static layouts, the clairvoyant optimum
 	@$(BIN)/python -m tests.bench.mig $(ARGS)
 
-lint: $(VENV)/.dev-ready proto-check ## ruff, mypy --strict, import contracts, buf, hadolint, the compose file
+lint: $(VENV)/.dev-ready proto-check docs ## ruff, mypy --strict, import contracts, buf, hadolint, the compose file, the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -89,8 +93,13 @@ format: $(VENV)/.dev-ready ## put the code in its format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-reference: $(VENV)/.dev-ready ## write docs/custom-resources.md from deploy/crds
+reference: $(VENV)/.dev-ready ## write docs/custom-resources.md from deploy/crds, and docs/reference from the code
 	@$(BIN)/python docs/generate_custom_resources.py
+	@$(BIN)/python docs/generate_reference.py
+	@$(BIN)/python docs/generate_runbooks.py
+
+docs: $(VENV)/.dev-ready ## build the documentation as pages, strictly, into build/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/docs
 
 dashboards: $(VENV)/.dev-ready ## write deploy/monitoring/dashboards from their definitions
 	@$(BIN)/python deploy/monitoring/generate.py

@@ -109,10 +109,10 @@ def _of_run(service: str, directory: Path) -> Endpoint:
 
 def read_cluster(endpoint: Endpoint, timeout_s: float) -> ClusterSnapshot:
     """All nodes now. Raise UnavailableError if discovery does not give them in time."""
-    return asyncio.run(_read_cluster(endpoint, timeout_s))
+    return asyncio.run(read_cluster_async(endpoint, timeout_s))
 
 
-async def _read_cluster(endpoint: Endpoint, timeout_s: float) -> ClusterSnapshot:
+async def read_cluster_async(endpoint: Endpoint, timeout_s: float) -> ClusterSnapshot:
     # Imported here: they bring gRPC along, and `gpuloom --help` shall be quick.
     from gpuloom.clients.discovery import ClusterMirror, MirrorOptions  # noqa: PLC0415
     from gpuloom.rpc.channel import RpcChannel  # noqa: PLC0415

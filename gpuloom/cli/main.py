@@ -14,7 +14,9 @@ import typer
 from gpuloom.cli import (
     autoscaler,
     certs,
+    completion,
     cost,
+    events,
     exits,
     explain,
     holds,
@@ -24,11 +26,15 @@ from gpuloom.cli import (
     run,
     scheduler_config,
     status,
+    top,
     topology,
+    version,
     whatif,
     workloads,
 )
 from gpuloom.cli.compose import compose_environment
+from gpuloom.cli.doctor import command as doctor
+from gpuloom.cli.forwarding import cluster_environment
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
 from gpuloom.runtime.config import ConfigError
 from gpuloom.runtime.metrics import package_version
@@ -39,6 +45,24 @@ PROGRAM = "gpuloom"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     sys.exit(exit_code_of(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def plugin() -> None:
+    """As `kubectl gpuloom`: the cluster that kubectl reaches is asked, unless the command needs none."""
+    arguments = sys.argv[1:]
+    offline = {
+        "--help",
+        "-h",
+        "--version",
+        "completion",
+        "doctor",
+        "events",
+        "run",
+        "certs",
+        "scheduler-config",
+    }
+    asks = bool(arguments) and not offline.intersection((arguments[0], arguments[-1]))
+    main(["--kube", *arguments] if asks else arguments)
 
 
 def exit_code_of(arguments: list[str]) -> int:
@@ -75,7 +99,10 @@ def build_app() -> typer.Typer:
     app.callback()(about)
     autoscaler.register(app)
     certs.register(app)
+    completion.register(app)
     cost.register(app)
+    doctor.register(app)
+    events.register(app)
     explain.register(app)
     holds.register(app)
     report.register(app)
@@ -84,7 +111,9 @@ def build_app() -> typer.Typer:
     run.register(app)
     scheduler_config.register(app)
     status.register(app)
+    top.register(app)
     topology.register(app)
+    version.register(app)
     whatif.register(app)
     workloads.register(app)
     return app
@@ -96,7 +125,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit(exits.FINE)
 
 
-_Version = Annotated[
+_VersionOption = Annotated[
     bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
 ]
 
@@ -106,13 +135,30 @@ _Compose = Annotated[
 ]
 
 
-def about(context: typer.Context, version: _Version = False, compose: _Compose = False) -> None:
+_Kube = Annotated[
+    bool, typer.Option("--kube", help="Ask the cluster that kubectl reaches, through ports that it forwards.")
+]
+_KubeContext = Annotated[
+    str, typer.Option("--kube-context", help="With --kube: the context that kubectl uses.")
+]
+
+
+def about(
+    context: typer.Context,
+    version: _VersionOption = False,
+    compose: _Compose = False,
+    kube: _Kube = False,
+    kube_context: _KubeContext = "",
+) -> None:
     """GPULoom places GPU work on Kubernetes.
 
     Exits 0 if all is fine, 1 if the answer is no, 2 for wrong usage, 3 if something can't be reached.
     """
     if compose:
         os.environ.update(context.with_resource(compose_environment()))
+    elif kube or kube_context:
+        kubectl = ("kubectl", *(("--context", kube_context) if kube_context else ()))
+        os.environ.update(context.with_resource(cluster_environment(kubectl)))
 
 
 def code_of(error: GpuloomError) -> int:

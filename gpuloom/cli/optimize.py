@@ -47,8 +47,8 @@ def optimize(
     """Show the pods that use less of their GPUs than they hold, worst first, and what would do for them.
 
     --pod NAME --yaml prints a patch for kubectl patch (of a Deployment or StatefulSet) or a new manifest
-    (of a Job or a pod, whose resources can't change). Exits 0, 1 if nothing is recommended for the pod, 3 if
-    the optimizer can't be reached.
+    (of a Job or a pod, whose resources can't change). Exits 0, 1 if nothing is or was recommended for the
+    pod, 3 if the optimizer can't be reached.
     """
     if yaml and not pod:
         raise InvalidRequestError("--yaml needs --pod")
@@ -58,7 +58,7 @@ def optimize(
     if pod:
         found = ask(endpoint, lambda channel: client.recommend(channel, parse_pod(pod), timeout))
         _show_one(found, yaml, output)
-        raise typer.Exit(exits.FINE if found.yaml else exits.NO)
+        raise typer.Exit(exits.FINE if found.yaml or found.applied else exits.NO)
     report = ask(endpoint, lambda channel: client.waste(channel, timeout_s=timeout))
     if output is Output.JSON:
         document = {**asdict(report), "pods": [_document(each) for each in report.pods]}

@@ -1,7 +1,13 @@
 """What the optimizer knows of pods: what they are, will need and waste."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
 from gpuloom.codec.device import pod_to_proto
 from gpuloom.codec.optimization import (
+    advice_from_proto,
     classification_from_proto,
     hints_from_proto,
     prediction_from_proto,
@@ -13,6 +19,7 @@ from gpuloom.model.node import PodRef
 from gpuloom.model.optimization import (
     Classification,
     NodeHints,
+    PodAdvice,
     Prediction,
     ProfileSummary,
     Recommendation,
@@ -25,6 +32,8 @@ from gpuloom.v1.optimizer_pb2_grpc import OptimizerServiceStub
 TIMEOUT_S = 10.0
 HINT_TIMEOUT_S = 0.02
 """A hint that takes longer is none."""
+ADVICE_TIMEOUT_S = 0.03
+"""Admission waits for it."""
 
 
 async def classify(channel: RpcChannel, pod: PodRef, timeout_s: float = TIMEOUT_S) -> Classification:
@@ -57,6 +66,14 @@ async def recommend(channel: RpcChannel, pod: PodRef, timeout_s: float = TIMEOUT
     request = pb.RecommendRequest(pod=pod_to_proto(pod))
     answer = await channel.stub(OptimizerServiceStub).Recommend(request, timeout=timeout_s)
     return recommendation_from_proto(answer)
+
+
+async def advise(
+    channel: RpcChannel, pod: Mapping[str, Any], namespace: str = "", timeout_s: float = ADVICE_TIMEOUT_S
+) -> PodAdvice:
+    """For a pod that does not exist yet, as Kubernetes has it at admission."""
+    request = pb.AdviseRequest(pod_json=orjson.dumps(pod), namespace=namespace)
+    return advice_from_proto(await channel.stub(OptimizerServiceStub).Advise(request, timeout=timeout_s))
 
 
 async def profiles(

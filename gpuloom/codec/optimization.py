@@ -12,6 +12,7 @@ from gpuloom.model.optimization import (
     Classification,
     ClassSource,
     NodeHints,
+    PodAdvice,
     PodWaste,
     Prediction,
     ProfileSummary,
@@ -200,6 +201,34 @@ def recommendation_from_proto(message: pb.RecommendResponse) -> Recommendation:
             )
             for each in message.applied
         ),
+    )
+
+
+def advice_to_proto(advice: PodAdvice) -> pb.AdviseResponse:
+    return pb.AdviseResponse(
+        utilization=advice.utilization_ratio,
+        mig_profile=advice.mig_profile,
+        plugin_resource=advice.plugin_resource,
+        milli=advice.milli,
+        memory_mib=advice.memory_mib,
+        confidence=advice.confidence,
+        runs=advice.runs,
+        basis=advice.basis,
+        reason=advice.reason,
+    )
+
+
+def advice_from_proto(message: pb.AdviseResponse) -> PodAdvice:
+    return PodAdvice(
+        utilization_ratio=_ratio(message.utilization) if message.HasField("utilization") else None,
+        mig_profile=bounded(message.mig_profile, "MIG profile"),
+        plugin_resource=bounded(message.plugin_resource, "resource"),
+        milli=message.milli,
+        memory_mib=message.memory_mib,
+        confidence=_ratio(message.confidence),
+        runs=message.runs,
+        basis=bounded(message.basis, "basis"),
+        reason=shortened(message.reason),
     )
 
 

@@ -128,6 +128,25 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True)
+class PodAdvice:
+    """What a pod that is about to be created should ask for: what is empty or 0 is not advised.
+
+    `utilization_ratio` is the mean of its kind, of a whole GPU. `mig_profile` is of our own nodes,
+    `plugin_resource` of NVIDIA's plugin; `milli` with `memory_mib` is a share.
+    """
+
+    utilization_ratio: float | None = None
+    mig_profile: str = ""
+    plugin_resource: str = ""
+    milli: int = 0
+    memory_mib: int = 0
+    confidence: float = 0.0
+    runs: int = 0
+    basis: str = "none"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileSummary:
     signature: str
     namespace: str

@@ -852,7 +852,7 @@ class BudgetVerdict(_message.Message):
     budget: _builtins.str
     """The budget's name."""
     action: _builtins.str
-    """Always block so far."""
+    """block: its pods are not placed. throttle: they are placed while no other GPU pod waits."""
     reason: _builtins.str
     """For the pod's event."""
     @_builtins.property

@@ -678,6 +678,88 @@ class AppliedRecommendation(_message.Message):
 Global___AppliedRecommendation: _TypeAlias = AppliedRecommendation  # noqa: Y015
 
 @_typing.final
+class AdviseRequest(_message.Message):
+    """A pod that does not exist yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_JSON_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    pod_json: _builtins.bytes
+    """It, as JSON, as the API server has it at admission: its owner, containers, labels and annotations are read."""
+    namespace: _builtins.str
+    """Where it will be. Empty: as the pod says."""
+    def __init__(
+        self,
+        *,
+        pod_json: _builtins.bytes = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "pod_json", b"pod_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdviseRequest: _TypeAlias = AdviseRequest  # noqa: Y015
+
+@_typing.final
+class AdviseResponse(_message.Message):
+    """What it should ask for. All empty, with a reason: nothing better is known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UTILIZATION_FIELD_NUMBER: _builtins.int
+    MIG_PROFILE_FIELD_NUMBER: _builtins.int
+    PLUGIN_RESOURCE_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    utilization: _builtins.float
+    """Mean utilisation of pods of its kind, 0 to 1 of a whole GPU. Absent: not known."""
+    mig_profile: _builtins.str
+    """The smallest slice that would do and that nodes of mode gpuloom can give, such as 1g.10gb. Empty: none."""
+    plugin_resource: _builtins.str
+    """The smallest slice that would do and that NVIDIA's plugin gives, such as nvidia.com/mig-1g.10gb. Empty: none."""
+    milli: _builtins.int
+    """The smallest share that would do, in thousandths of a GPU. 0: none."""
+    memory_mib: _builtins.int
+    """The memory of that share, in MiB."""
+    confidence: _builtins.float
+    """How sure this is, from 0 to 1."""
+    runs: _builtins.int
+    """How many runs this stands on."""
+    basis: _builtins.str
+    """Whose runs: signature, owner, or none."""
+    reason: _builtins.str
+    """In words: on what this stands, or why there is no advice."""
+    def __init__(
+        self,
+        *,
+        utilization: _builtins.float | None = ...,
+        mig_profile: _builtins.str = ...,
+        plugin_resource: _builtins.str = ...,
+        milli: _builtins.int = ...,
+        memory_mib: _builtins.int = ...,
+        confidence: _builtins.float = ...,
+        runs: _builtins.int = ...,
+        basis: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "utilization", b"utilization"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_utilization", b"_utilization", "basis", b"basis", "confidence", b"confidence", "memory_mib", b"memory_mib", "mig_profile", b"mig_profile", "milli", b"milli", "plugin_resource", b"plugin_resource", "reason", b"reason", "runs", b"runs", "utilization", b"utilization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__utilization: _TypeAlias = _typing.Literal["utilization"]  # noqa: Y015
+    _WhichOneofArgType__utilization: _TypeAlias = _typing.Literal["_utilization", b"_utilization"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization) -> _WhichOneofReturnType__utilization | None: ...
+
+Global___AdviseResponse: _TypeAlias = AdviseResponse  # noqa: Y015
+
+@_typing.final
 class ProfilesRequest(_message.Message):
     """Which profiles to show."""
 

@@ -60,6 +60,11 @@ class OptimizerServiceStub:
                 request_serializer=gpuloom_dot_v1_dot_optimizer__pb2.RecommendRequest.SerializeToString,
                 response_deserializer=gpuloom_dot_v1_dot_optimizer__pb2.RecommendResponse.FromString,
                 _registered_method=True)
+        self.Advise = channel.unary_unary(
+                '/gpuloom.v1.OptimizerService/Advise',
+                request_serializer=gpuloom_dot_v1_dot_optimizer__pb2.AdviseRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_optimizer__pb2.AdviseResponse.FromString,
+                _registered_method=True)
         self.Profiles = channel.unary_unary(
                 '/gpuloom.v1.OptimizerService/Profiles',
                 request_serializer=gpuloom_dot_v1_dot_optimizer__pb2.ProfilesRequest.SerializeToString,
@@ -106,6 +111,14 @@ class OptimizerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Advise(self, request, context):
+        """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
+        memory. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Profiles(self, request, context):
         """What is known of kinds of workloads. Callers: cli.
         """
@@ -140,6 +153,11 @@ def add_OptimizerServiceServicer_to_server(servicer, server):
                     servicer.Recommend,
                     request_deserializer=gpuloom_dot_v1_dot_optimizer__pb2.RecommendRequest.FromString,
                     response_serializer=gpuloom_dot_v1_dot_optimizer__pb2.RecommendResponse.SerializeToString,
+            ),
+            'Advise': grpc.unary_unary_rpc_method_handler(
+                    servicer.Advise,
+                    request_deserializer=gpuloom_dot_v1_dot_optimizer__pb2.AdviseRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_optimizer__pb2.AdviseResponse.SerializeToString,
             ),
             'Profiles': grpc.unary_unary_rpc_method_handler(
                     servicer.Profiles,
@@ -283,6 +301,33 @@ class OptimizerService:
             '/gpuloom.v1.OptimizerService/Recommend',
             gpuloom_dot_v1_dot_optimizer__pb2.RecommendRequest.SerializeToString,
             gpuloom_dot_v1_dot_optimizer__pb2.RecommendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Advise(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.OptimizerService/Advise',
+            gpuloom_dot_v1_dot_optimizer__pb2.AdviseRequest.SerializeToString,
+            gpuloom_dot_v1_dot_optimizer__pb2.AdviseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,10 @@ class OptimizerServiceStub:
     """The pods that waste GPU time now, worst first. Callers: cli."""
     Recommend: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]
     """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
+    Advise: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]
+    """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
+    memory. Callers: cli.
+    """
     Profiles: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]
     """What is known of kinds of workloads. Callers: cli."""
 
@@ -65,6 +69,10 @@ class OptimizerServiceAsyncStub(OptimizerServiceStub):
     """The pods that waste GPU time now, worst first. Callers: cli."""
     Recommend: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]  # type: ignore[assignment]
     """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
+    Advise: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]  # type: ignore[assignment]
+    """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
+    memory. Callers: cli.
+    """
     Profiles: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]  # type: ignore[assignment]
     """What is known of kinds of workloads. Callers: cli."""
 
@@ -110,6 +118,16 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_optimizer_pb2.RecommendResponse, _abc.Awaitable[_optimizer_pb2.RecommendResponse]]:
         """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
+
+    @_abc_1.abstractmethod
+    def Advise(
+        self,
+        request: _optimizer_pb2.AdviseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_optimizer_pb2.AdviseResponse, _abc.Awaitable[_optimizer_pb2.AdviseResponse]]:
+        """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
+        memory. Callers: cli.
+        """
 
     @_abc_1.abstractmethod
     def Profiles(

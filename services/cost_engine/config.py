@@ -107,6 +107,12 @@ class AlertsConfig:
     smtp_address: str | None = setting(
         "GPULOOM_COST_SMTP_ADDRESS", default=None, parse=text, help="host:port of the mail server"
     )
+    smtp_username: str | None = setting(
+        "GPULOOM_COST_SMTP_USERNAME", default=None, parse=text, help="Who logs in there; not set: nobody does"
+    )
+    smtp_password: str = setting(
+        "GPULOOM_COST_SMTP_PASSWORD", default="", parse=text, secret=True, help="The password of that user"
+    )
     smtp_from: str = setting(
         "GPULOOM_COST_SMTP_FROM", default="gpuloom@localhost", parse=text, help="Sender of mails"
     )

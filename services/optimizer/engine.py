@@ -14,6 +14,7 @@ from gpuloom.model.node import PodRef
 from gpuloom.model.optimization import (
     Classification,
     NodeHints,
+    PodAdvice,
     PodWaste,
     Prediction,
     WasteReport,
@@ -22,6 +23,7 @@ from gpuloom.model.optimization import (
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
 from services.optimizer.adapters.pods import Pods
+from services.optimizer.core.advise import advise, confidence_of, kin_of
 from services.optimizer.core.classify import classify
 from services.optimizer.core.hint import Neighbourhood, Neighbours, hint, neighbourhood_of, neighbours_of
 from services.optimizer.core.model import Forest
@@ -39,9 +41,6 @@ SHOWN_PODS = 100
 HINT_TTL_S = 30.0
 GATHER_S = 5.0
 MAX_HINTS = 5_000
-_SURE_MINUTES = 20.0
-_SURE_RUNS = 5.0
-_MOST_SURE = 0.95
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +129,17 @@ class Engine:
             del self._hints[next(iter(self._hints))]
         self._hints[workload.pod.uid] = (now_s, found)
         return found
+
+    def advise(self, workload: Workload) -> PodAdvice:
+        """Of a pod that does not exist yet."""
+        profiles, signature = self._parts.profiles, workload.signature
+        own = kin_of(
+            "signature", profiles.history.own(signature), profiles.of_signature(signature.key).values()
+        )
+        if own.ended >= LEAST_RUNS:
+            return advise(workload, own, self.offers())
+        ended = profiles.history.of_owner(signature)
+        return advise(workload, kin_of("owner", ended, profiles.of_owner(signature.owner_key)), self.offers())
 
     def _gathered(self, now_s: float) -> Neighbourhood:
         """A few seconds old at most: what nodes do changes all the time."""
@@ -224,10 +234,8 @@ class Engine:
         return round(price * (held_gpus(workload.request) - fit.gpus) * self._parts.prices.hours_per_month)
 
     def _confidence(self, workload: Workload, run: Run) -> float:
-        """Grows with how long it was measured, and with how many runs like it ended."""
-        minutes, runs = run.measured_ns / 6e10, len(self._parts.profiles.history.own(workload.signature))
-        doubt = (1 - minutes / (minutes + _SURE_MINUTES)) * (1 - runs / (runs + _SURE_RUNS))
-        return round(min(_MOST_SURE, 1 - doubt), 2)
+        ended = self._parts.profiles.history.own(workload.signature)
+        return confidence_of(run.measured_ns / 6e10, len(ended))
 
     def _note_ends(self, running: list[tuple[str, KeptRun]]) -> None:
         ends: dict[str, list[float]] = {}

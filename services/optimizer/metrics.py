@@ -69,6 +69,13 @@ class OptimizerMetrics:
             registry=registry,
         )
 
+        self.advice_duration = Histogram(
+            "gpuloom_optimizer_advice_duration_seconds",
+            "Time to answer what a pod that is about to be created should ask for",
+            buckets=_HINT_BUCKETS,
+            registry=registry,
+        )
+
     def show_waste(self, pods: Iterable[PodWaste], threshold: float, shown: int) -> None:
         wasteful = [pod for pod in pods if pod.score > threshold]
         self._wasteful.set(len(wasteful))

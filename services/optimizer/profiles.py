@@ -38,6 +38,8 @@ class Profiles:
         """By pod UID."""
         self._uids: dict[str, set[str]] = {}
         """Of those, by signature."""
+        self._owned: dict[str, set[str]] = {}
+        """Signatures of those, by owner."""
         self.history = History()
         self.signatures: dict[str, Signature] = {}
         """Of all that is known, by key."""
@@ -74,6 +76,12 @@ class Profiles:
     def of_signature(self, key: str) -> Mapping[str, Run]:
         return {uid: self.running[uid].run for uid in self._uids.get(key, ())}
 
+    def of_owner(self, owner_key: str) -> list[Run]:
+        """Whatever its pods ask for."""
+        return [
+            run for key in sorted(self._owned.get(owner_key, ())) for run in self.of_signature(key).values()
+        ]
+
     async def run(self) -> None:
         """End runs whose pods have ended."""
         while True:
@@ -108,11 +116,16 @@ class Profiles:
             self.running[kept.run.pod_uid] = kept
             self.signatures[key] = kept.workload.signature
             self._uids.setdefault(key, set()).add(kept.run.pod_uid)
+            self._owned.setdefault(kept.workload.signature.owner_key, set()).add(key)
 
     def _drop(self, uid: str) -> None:
         kept = self.running.pop(uid, None)
         if kept is not None:
-            self._uids[kept.workload.signature.key].discard(uid)
+            signature = kept.workload.signature
+            self._uids[signature.key].discard(uid)
+            if not self._uids[signature.key]:
+                del self._uids[signature.key]
+                self._owned[signature.owner_key].discard(signature.key)
 
     def _is_over(self, uid: str, run: Run, now: datetime) -> bool:
         workload = self._find(uid)

@@ -3,7 +3,7 @@
 import os
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from gpuloom.clients.discovery import ClusterMirror
@@ -12,6 +12,7 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leadership import Unopposed
+from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NODES
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
@@ -22,7 +23,7 @@ from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.runtime.garbage import keep_out_of_the_way
 from services.scheduler_extender.adapters.admission_policies import PolicyWatch
-from services.scheduler_extender.adapters.budgets import prefetch_verdicts
+from services.scheduler_extender.adapters.budgets import prefetch_verdicts, watch_waiting
 from services.scheduler_extender.adapters.demand import DemandStore
 from services.scheduler_extender.adapters.fence import KubernetesFence
 from services.scheduler_extender.adapters.hints import Hints
@@ -122,7 +123,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
     metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
     preferences = Preferences(config.shortlist, evaluator, config.first_shortlist, hint_of)
     schedulers = SchedulerNames(config.scheduler_names)
-    budgets = await _budgets(app, config, rpc)
+    budgets = await _budgets(app, config, rpc, lambda: _waiting(state, feed))
     verbs = Verbs(context, bindings, preferences, quarantine, schedulers, budgets)
     https = ExtenderHttp(verbs, leadership.unready_reason, _https(config, rpc), app.clock, metrics)
     app.add_loop("https port", (await app.enter(https)).run)
@@ -189,12 +190,20 @@ async def _learn(
     app.add_loop("demand", lambda: store.keep(lambda: learning.demand, leadership.is_leader))
 
 
-async def _budgets(app: App, config: ExtenderConfig, rpc: RpcEnvironment) -> BudgetGate:
+async def _budgets(
+    app: App, config: ExtenderConfig, rpc: RpcEnvironment, waiting: Callable[[], Iterable[JsonObject]]
+) -> BudgetGate:
     gate = BudgetGate()
     if config.cost_address is not None:
         channel = await app.enter(RpcChannel(rpc, str(config.cost_address), "cost_engine"))
         app.add_loop("budgets", lambda: prefetch_verdicts(channel, gate, app.clock))
+        app.add_loop("throttled pods", lambda: watch_waiting(gate, waiting, app.clock))
     return gate
+
+
+def _waiting(state: ClusterState, feed: PodInformer) -> Iterable[JsonObject]:
+    found = (feed.informer.get(ref.name, ref.namespace) for ref in state.pending_pods())
+    return (pod for pod in found if pod is not None)
 
 
 def _holding(app: App, client: KubeClient, state: ClusterState, leadership: LeadershipState) -> Holding:

@@ -68,6 +68,10 @@ class AdmissionPort:
         except InvalidRequestError as error:
             self._metrics.reviews.labels(path, "invalid").inc()
             return web.json_response({"error": str(error)}, status=400)
+        except Exception:
+            # The API server gets a 500 and lets the object through; whoever reads metrics shall know.
+            self._metrics.reviews.labels(path, "failed").inc()
+            raise
         self._metrics.reviews.labels(path, _result(answer)).inc()
         self._metrics.duration.labels(path).observe(self._clock.monotonic() - began_s)
         if answer.denied is not None:

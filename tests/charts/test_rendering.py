@@ -127,7 +127,7 @@ def test_contradictory_tiers_are_refused(helm: Helm) -> None:
 
 
 def test_values_of_services_to_come_are_accepted(helm: Helm) -> None:
-    assert helm.render("gpuloom", "--set", "autoscaler.replicas=2", "--set", "cost-engine.enabled=true")
+    assert helm.render("gpuloom", "--set", "console.replicas=2", "--set", "cost-engine.enabled=true")
 
 
 def test_ports_move_for_a_service_and_for_its_callers(helm: Helm) -> None:

@@ -1,13 +1,17 @@
 """Are the rights of our accounts minimal? Compared with what a real API server's audit log says was used.
 
-    GPULOOM_RIGHTS_DIR=DIR pytest …                control planes of these tests log what our accounts do
-    python -m tests.cluster.rights DIR [--write]   fails on a refusal, and on a right that nothing used
+    GPULOOM_RIGHTS_DIR=DIR pytest -m real …      control planes of these tests log what our accounts do
+    python -m tests.cluster.rights DIR           fails on a refusal, and where the table is wrong
+    python -m tests.cluster.rights DIR --full    after a run of all tests: on what nothing used, too
+    python -m tests.cluster.rights DIR --write   first adds rows for what was used, be it by a few tests
 
-`deploy/charts/RIGHTS.md` names for each right the test that uses it; `--write` writes it anew.
+`deploy/charts/RIGHTS.md` is the table: for each right that a chart gives, one test that uses it. Whether it
+has just these rows, and whether their tests exist, needs no API server: `tests/unit/deploy/test_rights.py`.
 """
 
 import argparse
 import os
+import re
 import sys
 import time
 from bisect import bisect_right
@@ -28,6 +32,7 @@ NAMESPACES = ("gpuloom-system", "gpuloom-system-agents")
 # They try on purpose what is refused.
 ON_PURPOSE = ("tests/cluster/test_rbac.py", "tests/cluster/test_admission.py", "tests/charts/test_setup.py")
 FORBIDDEN = 403
+FEW = 2
 # What the API server asks for by itself while it handles another call: no call of that name is logged.
 ASKED_FOR_INSIDE = {
     ("update", "gpu.warp.dev/gpuworkloads/finalizers"): "an owner reference that blocks the owner's deletion",
@@ -45,39 +50,49 @@ _POLICY = {
 _HEAD = """\
 # What each right is used for
 
-Every right that a chart's `rbac.yaml` gives, and a test in which a real API server saw it used. One that is
-refused to a service, or that nothing uses, fails `make test-real`. Written by
-`python -m tests.cluster.rights DIR --write`.
+Every right that a chart's `rbac.yaml` gives, and a test in which a real API server saw it used. `make test`
+fails on a right without a row and on a row whose test is not there, `make test-real` on a right that is
+refused to a service, `make rights` also on one that nothing used. To add one: give it in `rbac.yaml`, run
+`make manifests`, and add its row by hand, or let it be written from a run of its test:
+
+```
+GPULOOM_RIGHTS_DIR=.cache/rights pytest -m real tests/cluster/test_….py
+python -m tests.cluster.rights .cache/rights --write
+```
 
 | account | verb | resource | where | used by |
 |---|---|---|---|---|
 """
+_ROW = re.compile(r"(?P<right>\| gpuloom-[^|]*\|[^|]*\|[^|]*\|[^|]*\|) (?P<test>[^|]*) \|")
 
 
 @dataclass(frozen=True, order=True)
 class Right:
-    """`namespace` is empty for all of them; `name` for any object."""
+    """`namespace` is empty for all of them; `names` for any object."""
 
     account: str
     verb: str
     resource: str
     """`group/plural/subresource`, without the parts that it does not have."""
     namespace: str = ""
-    name: str = ""
+    names: tuple[str, ...] = ()
 
     def covers(self, use: "Use") -> bool:
         return (
             (self.account, self.verb, self.resource) == (use.account, use.verb, use.resource)
             and self.namespace in ("", use.namespace)
-            and self.name in ("", use.name)
+            and (not self.names or use.name in self.names)
         )
 
     def place(self) -> str:
-        named = f"`{self.name}`" if self.name else "any"
+        # Many names are a list that grows with every service, which is no right of another kind.
+        few = ", ".join(f"`{name}`" for name in self.names)
+        named = (few if len(self.names) <= FEW else "its own") if self.names else "any"
         return f"{named} in {self.namespace}" if self.namespace else f"{named}, everywhere"
 
-    def row(self, test: str) -> str:
-        return f"| {self.account} | {self.verb} | {self.resource} | {self.place()} | {test} |\n"
+    def cells(self) -> str:
+        """The start of its row, by which the table knows it."""
+        return f"| {self.account} | {self.verb} | {self.resource} | {self.place()} |"
 
 
 @dataclass(frozen=True)
@@ -116,7 +131,7 @@ def granted(manifest: Path = ROOT / "deploy" / "manifests" / "rbac.yaml") -> lis
     documents = list(yaml.safe_load_all(manifest.read_text(encoding="utf-8")))
     bindings = [one for one in documents if one["kind"].endswith("Binding")]
     return sorted(
-        Right(subject["name"], verb, resource, role["metadata"].get("namespace", ""), name)
+        Right(subject["name"], verb, resource, role["metadata"].get("namespace", ""), names)
         for role in documents
         if role["kind"] in ("Role", "ClusterRole")
         for binding in bindings
@@ -125,18 +140,18 @@ def granted(manifest: Path = ROOT / "deploy" / "manifests" / "rbac.yaml") -> lis
         for rule in role["rules"]
         for verb in rule["verbs"]
         for resource in _resources(rule)
-        for name in rule.get("resourceNames") or [""]
+        for names in [tuple(rule.get("resourceNames") or ())]
     )
 
 
 def used(folder: Path) -> Iterator[Use]:
-    starts = sorted(
-        (float(at), test)
-        for path in folder.glob("tests-*.log")
-        for at, _, test in (line.partition(" ") for line in path.read_text(encoding="utf-8").splitlines())
-    )
-    times = [at for at, _ in starts]
+    """A process runs one test at a time, and starts the control planes that this test asks."""
     for path in sorted(folder.glob("audit-*.log")):
+        process = path.name.split("-")[1]
+        notes = folder / f"tests-{process}.log"
+        lines = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
+        starts = [(float(at), test) for at, _, test in (line.partition(" ") for line in lines)]
+        times = [at for at, _ in starts]
         for line in path.read_bytes().splitlines():
             event = orjson.loads(line)
             if event.get("objectRef") is None:
@@ -147,13 +162,22 @@ def used(folder: Path) -> Iterator[Use]:
 
 def refused(uses: Iterable[Use]) -> set[str]:
     return {
-        f"{use.account} may not {use.verb} {use.resource} {use.namespace}/{use.name} in {use.test}"
+        f"REFUSED: {use.account} may not {use.verb} {use.resource} {use.namespace}/{use.name}, asked for in "
+        f"{use.test}: give it in the rbac.yaml of its chart (and run make manifests), or don't ask for it"
         for use in uses
         if use.code == FORBIDDEN and not use.test.startswith(ON_PURPOSE)
     }
 
 
-def tests_of(right: Right, uses: Iterable[Use]) -> list[str]:
+def unused(proofs: Mapping[Right, list[str]]) -> list[str]:
+    return [
+        f"UNUSED: {right.cells()} take it out of the rbac.yaml of its chart, or test what needs it"
+        for right, tests in proofs.items()
+        if not tests
+    ]
+
+
+def users_of(right: Right, uses: Iterable[Use]) -> list[str]:
     """Those in which a service itself used it come first."""
     if inside := ASKED_FOR_INSIDE.get((right.verb, right.resource)):
         return [inside]
@@ -161,33 +185,72 @@ def tests_of(right: Right, uses: Iterable[Use]) -> list[str]:
     return sorted(found, key=lambda test: (test.startswith(ON_PURPOSE), test))
 
 
+def table(text: str) -> dict[str, str]:
+    """The test of each right, by the right's cells."""
+    rows = (_ROW.fullmatch(line) for line in text.splitlines())
+    return {row["right"]: row["test"] for row in rows if row}
+
+
+def problems_of_the_table(rows: Mapping[str, str], rights: Iterable[Right]) -> list[str]:
+    """Each says what to do about it."""
+    given = {right.cells() for right in rights}
+    missing, needless = given - rows.keys(), rows.keys() - given
+    vanished = {test for test in rows.values() if test not in ASKED_FOR_INSIDE.values() and not _exists(test)}
+    return [
+        *(f"NO ROW: add to {TABLE.name}, with a test that uses it: {cells} TEST |" for cells in missing),
+        *(f"NOT GIVEN by any chart: take out of {TABLE.name}: {cells}" for cells in needless),
+        *(f"NO SUCH TEST: name another one in {TABLE.name} than {test}" for test in vanished),
+    ]
+
+
+def unconfirmed(rows: Mapping[str, str], proofs: Mapping[Right, list[str]]) -> list[str]:
+    return [
+        f"NOT USED BY ITS TEST: name {tests[0]} in the row {right.cells()} {rows[right.cells()]} |"
+        for right, tests in proofs.items()
+        if tests and rows.get(right.cells(), tests[0]) not in tests
+    ]
+
+
+def written(rows: Mapping[str, str], proofs: Mapping[Right, list[str]], *, full: bool = False) -> str:
+    """Rows that are there stay; after a run of all tests, only if it confirmed them or knows no better."""
+    text = _HEAD
+    for right, tests in proofs.items():
+        row = rows.get(right.cells())
+        test = row if row and (row in tests or not tests or not full) else next(iter(tests), None)
+        text += f"{right.cells()} {test} |\n" if test else ""
+    return text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the rights of our accounts with their use.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} anew")
+    parser.add_argument("--full", action="store_true", help="all tests ran: what nothing used is not needed")
+    parser.add_argument("--write", action="store_true", help=f"first add to {TABLE.name} what was used")
     options = parser.parse_args()
     uses = list(dict.fromkeys(used(options.folder)))
-    proofs = {right: tests_of(right, uses) for right in granted()}
-    problems = sorted(refused(uses))
-    problems += [f"nothing used: {right}" for right, tests in proofs.items() if not tests]
-    rows = "".join(right.row(tests[0]) for right, tests in proofs.items() if tests)
+    proofs = {right: users_of(right, uses) for right in granted()}
     if options.write:
-        TABLE.write_text(_HEAD + rows, encoding="utf-8")
-    problems += _problems_of_the_table(proofs)
+        TABLE.write_text(written(read_table(), proofs, full=options.full), encoding="utf-8")
+    problems = sorted(refused(uses)) + sorted(problems_of_the_table(read_table(), proofs))
+    notes = unused(proofs) + unconfirmed(read_table(), proofs)
+    if options.full:
+        problems += notes
+    else:
+        sys.stdout.write("".join(f"not a failure here: {note}\n" for note in notes))
     sys.stdout.write("".join(f"{problem}\n" for problem in problems))
     sys.stdout.write(f"{len(proofs)} rights, {len(uses)} different calls, {len(problems)} problems\n")
     return 1 if problems else 0
 
 
-def _problems_of_the_table(proofs: Mapping[Right, list[str]]) -> list[str]:
-    lines = TABLE.read_text(encoding="utf-8").splitlines(keepends=True) if TABLE.exists() else []
-    rows = {line for line in lines if line.startswith("| gpuloom-")}
-    true_rows = {right.row(test) for right, tests in proofs.items() for test in tests}
-    missing = [right for right, tests in proofs.items() if not {right.row(test) for test in tests} & rows]
-    return [
-        *(f"{TABLE.name} names no test that used: {right}" for right in missing),
-        *(f"{TABLE.name} has a row that is not true: {row.strip()}" for row in sorted(rows - true_rows)),
-    ]
+def read_table() -> dict[str, str]:
+    return table(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+
+
+def _exists(test: str) -> bool:
+    path, _, name = test.partition("::")
+    file = ROOT / path
+    function = re.compile(rf"^\s*(async )?def {re.escape(name.rpartition('::')[2])}\(", re.MULTILINE)
+    return bool(name) and file.is_file() and bool(function.search(file.read_text(encoding="utf-8")))
 
 
 def _binds(binding: Mapping[str, Any], role: Mapping[str, Any]) -> bool:

@@ -308,6 +308,7 @@ async def test_the_extender_keeps_holds_and_a_renewed_one_is_not_ended_as_expire
             async with running(feed.run):
                 await feed.relist()
                 assert [hold_from_object(obj) for obj in feed.informer.objects()] == [renewed]
+            assert await store.read("rbac") == renewed
             await store.delete(renewed, timeout_s=5.0, at_version=True)
             with pytest.raises(NotFoundError):
                 await store.renew(renewed, None, timeout_s=5.0)

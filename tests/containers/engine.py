@@ -14,7 +14,7 @@ import pytest
 from deploy.docker.build import ROOT
 from tests.cluster.binaries import REQUIRE_REAL
 
-LONGEST_WAIT_S = 120.0
+LONGEST_WAIT_S = 180.0
 POLL_S = 0.5
 PROMETHEUS_LOCALLY = "prom/prometheus:latest"
 

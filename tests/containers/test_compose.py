@@ -6,6 +6,7 @@ import sys
 import urllib.parse
 import urllib.request
 from functools import partial
+from http.client import HTTPException
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from deploy.docker.build import IMAGES
 from gpuloom.roster import ROSTER
 from tests.containers.engine import Project, docker, eventually
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 
 OURS = [name for name in IMAGES if name != "certificates"]
 OTHERS = ["postgres", "prometheus"]
@@ -123,7 +124,17 @@ def placed(project: Project) -> set[str]:
 
 
 def get(project: Project, service: str, port: int, path: str) -> dict[str, Any]:
-    url = f"http://{project.address(service, port)}{path}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
+    """A busy machine may leave one question without an answer; what matters is that there will be one."""
+
+    def asked() -> dict[str, Any] | None:
+        url = f"http://{project.address(service, port)}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except (OSError, HTTPException):
+            return None
+        return found
+
+    answer = eventually(asked, f"{service} answers {path}")
+    assert answer is not None
+    return answer

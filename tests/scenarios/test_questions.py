@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from tests.scenarios.test_run_command import LONGEST_RUN_S, running, wait_for_line
 
 MANIFEST = """
@@ -34,6 +36,7 @@ def asked(directory: Path, *arguments: str, given: str = "") -> "subprocess.Comp
     )
 
 
+@pytest.mark.timeout(240)
 def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: Path) -> None:
     with running("--nodes", "4", "--dir", str(run_directory), "--headless", "--no-faults") as process:
         wait_for_line(process, "everything is up")
@@ -43,6 +46,10 @@ def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: 
         absent = asked(run_directory, "explain", "pod", "team-a/nobody")
         listed = asked(run_directory, "status")
         exporter = json.loads((run_directory / "endpoints.json").read_text())["gpu_metrics"][0]
+        busiest = asked(run_directory, "top", "-o", "json")
+        told = asked(run_directory, "events")
+        versions = asked(run_directory, "version")
+        findings = asked(run_directory, "doctor", "-o", "json")
         with urlopen(exporter, timeout=10.0) as answer:  # noqa: S310 - our own address
             metrics = answer.read().decode()
         too_much = asked(run_directory, "whatif", "-f", "-", "--replicas", "1000", given=MANIFEST)
@@ -56,6 +63,15 @@ def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: 
     assert "why not:" in too_much.stdout
     assert listed.returncode == 0
     assert listed.stdout.splitlines()[0].split()[:3] == ["NODE", "MODE", "MODEL"]
+    assert len(json.loads(busiest.stdout)["rows"]) >= 4
+    assert told.returncode == 0, told.stderr
+    assert versions.returncode == 0, versions.stderr
+    assert "discovery" in versions.stdout
+    # The simulated cluster has no pods of ours: the doctor says so, and that what runs is sound.
+    verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(findings.stdout)["findings"]}
+    assert findings.returncode == 1
+    assert (verdicts["service discovery"], verdicts["trusted capacity"]) == ("failed", "ok")
+    assert verdicts["custom resources"] == "ok"
     assert 'DCGM_FI_DEV_GPU_UTIL{gpu="0"' in metrics
     assert asked(run_directory / "elsewhere", "explain", "pod", "a/b").returncode == 3
     ended = asked(run_directory, "status")

@@ -53,22 +53,28 @@ class MailChannel:
         self._recipients = recipients
 
     async def send(self, crossing: Crossing) -> None:
+        try:
+            await asyncio.to_thread(self._deliver, self._message(crossing))
+        except (OSError, ValueError, smtplib.SMTPException) as error:
+            raise UnavailableError(f"the mail server did not take it: {type(error).__name__}") from error
+
+    def _message(self, crossing: Crossing) -> EmailMessage:
+        """Raise ValueError for a name or a recipient that would write headers of its own."""
         message = EmailMessage()
         message["Subject"] = f"[{crossing.alert.severity}] GPU budget {crossing.budget}"
         message["From"] = self._config.smtp_from
         message["To"] = ", ".join(self._recipients)
         message["Message-ID"] = f"<{_fingerprint(crossing)}@gpuloom>"
         message.set_content(f"{crossing.text}.\n")
-        try:
-            await asyncio.to_thread(self._deliver, message)
-        except (OSError, smtplib.SMTPException) as error:
-            raise UnavailableError(f"the mail server did not take it: {type(error).__name__}") from error
+        return message
 
     def _deliver(self, message: EmailMessage) -> None:
         host, _, port = (self._config.smtp_address or "").rpartition(":")
         with smtplib.SMTP(host, int(port), timeout=TIMEOUT_S) as server:
             if self._config.smtp_tls:
                 server.starttls(context=ssl.create_default_context())
+            if self._config.smtp_username is not None:
+                server.login(self._config.smtp_username, self._config.smtp_password)
             server.send_message(message)
 
 

@@ -155,8 +155,8 @@ def state_of(budget: CostBudget, spend: int, *, unpriced: bool) -> BudgetState:
 
 def verdict_of(standing: BudgetStanding, rules: Sequence[TeamRule], now_ns: int) -> Verdict | None:
     """None: new pods are not stopped."""
-    spec = standing.budget.spec
-    if spec.enforcement.action is not BudgetAction.BLOCK or standing.reached_ns is None:
+    spec, action = standing.budget.spec, standing.budget.spec.enforcement.action
+    if action is BudgetAction.ALERT or standing.reached_ns is None:
         return None
     grace_ns = spec.enforcement.grace_period_minutes * 60 * NANOSECONDS_PER_SECOND
     if now_ns < standing.reached_ns + grace_ns or not spec.enabled:
@@ -166,7 +166,7 @@ def verdict_of(standing: BudgetStanding, rules: Sequence[TeamRule], now_ns: int)
         f"budget {name} is used up: {usd(standing.spend):.2f} of {usd(spec.limit_nano_usd):.2f} USD "
         f"in this {spec.period}"
     )
-    return Verdict(name, BudgetAction.BLOCK, reason, tuple(_matchers(spec.scope, rules)))
+    return Verdict(name, action, reason, tuple(_matchers(spec.scope, rules)))
 
 
 def _matchers(scope: BudgetScope, rules: Sequence[TeamRule]) -> Iterable[PodMatcher]:

@@ -11,7 +11,7 @@ from gpuloom.runtime.clock import Clock
 
 ON_DEMAND = "on-demand"
 REFRESH_S = 600.0
-RETRY_S = 30.0
+RETRY_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -50,4 +50,5 @@ class KnownPrices:
                 for region in (price.region, ""):
                     listed[region, price.instance_type, price.capacity_type] = price.nano_usd_per_hour
             self._listed = listed
-            await clock.sleep(REFRESH_S)
+            # A cost engine that has only just started has none yet.
+            await clock.sleep(REFRESH_S if listed else RETRY_S)

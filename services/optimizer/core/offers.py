@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpuloom.catalog import Catalog
-from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.catalog import Catalog, mig_resource
+from gpuloom.model.gpu import MILLI_PER_GPU, Gpu
 from gpuloom.model.node import NodeMode
 from gpuloom.model.request import GpuRequest, RequestKind
 from gpuloom.model.snapshot import NodeFacts
@@ -19,13 +19,18 @@ MEMORY_STEP_MIB = 256
 # A change below this is not worth a restart.
 LEAST_SAVING = 0.2
 _TARGET_RATIO = 0.8
+_MOST_UTILIZATION = 2.0
+_MOST_MEMORY_MIB = 16.0 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SliceOffer:
+    """`on_demand`: cut for the pod by our own nodes; else given out by NVIDIA's plugin, as it is."""
+
     profile: str
     memory_mib: int
     gpus: float
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +51,32 @@ class Need:
     utilization: float
     memory_mib: float
 
+    @property
+    def believable(self) -> bool:
+        """Not so of what is no number, or of no device: a spoiled history must not decide anything."""
+        return 0 <= self.utilization <= _MOST_UTILIZATION and 0 <= self.memory_mib <= _MOST_MEMORY_MIB
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`resources` as a container asks for them; `gpus` is how much of cards that is."""
+    """`resources` as a container asks for them; `gpus` is how much of cards that is.
+
+    `mig_profile`: what the pod must be annotated with, because our own nodes cut it; else empty.
+    """
 
     resources: tuple[tuple[str, int], ...]
     gpus: float
+    mig_profile: str = ""
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={amount}" for name, amount in self.resources)
+        amounts = [f"{name}={amount}" for name, amount in self.resources]
+        return ",".join([*amounts, f"mig={self.mig_profile}"] if self.mig_profile else amounts)
 
 
 def offers_of(nodes: Iterable[NodeFacts], catalog: Catalog) -> Offers:
     """Only of nodes that are trusted: what can't be given is no offer."""
     share = whole = 0
-    slices: dict[str, SliceOffer] = {}
+    slices: dict[tuple[str, bool], SliceOffer] = {}
     models: dict[str, int] = {}
     for facts in nodes:
         state = facts.state
@@ -73,32 +88,52 @@ def offers_of(nodes: Iterable[NodeFacts], catalog: Catalog) -> Offers:
                 share = max(share, gpu.memory_mib)
             elif state.mode is NodeMode.NVIDIA and not gpu.mig_enabled:
                 whole = max(whole, gpu.memory_mib)
-            elif state.mode is NodeMode.NVIDIA:
-                for instance in gpu.mig_instances:
-                    profile = instance.placement.profile
-                    milli = max(catalog.mig_milli(profile), default=MILLI_PER_GPU)
-                    slices[profile] = SliceOffer(profile, instance.memory_mib, milli / MILLI_PER_GPU)
-    ordered = tuple(sorted(slices.values(), key=lambda each: (each.gpus, each.memory_mib, each.profile)))
-    return Offers(share, whole, ordered, models)
+            else:
+                for offer in _slices_of(gpu, state.mode, catalog):
+                    slices[offer.profile, offer.on_demand] = offer
+    ordered = sorted(slices.values(), key=lambda each: (each.gpus, each.memory_mib, each.profile))
+    return Offers(share, whole, tuple(ordered), models)
+
+
+def _slices_of(gpu: Gpu, mode: NodeMode, catalog: Catalog) -> list[SliceOffer]:
+    """Of NVIDIA's plugin those that exist, of our own nodes all that a card of its model can be cut into."""
+    on_demand = mode is NodeMode.GPULOOM
+    if on_demand:
+        memory = {profile.name: profile.memory_mib for profile in catalog.mig_profiles(gpu.model)}
+    else:
+        memory = {each.placement.profile: each.memory_mib for each in gpu.mig_instances}
+    return [
+        SliceOffer(name, mib, max(catalog.mig_milli(name), default=MILLI_PER_GPU) / MILLI_PER_GPU, on_demand)
+        for name, mib in memory.items()
+    ]
 
 
 def smallest_fit(request: GpuRequest, need: Need, offers: Offers, *, may_share: bool) -> Fit | None:
     """None if nothing that is clearly smaller than the request would do."""
-    now = held_gpus(request)
+    if not need.believable:
+        return None
     if request.kind is RequestKind.WHOLE and request.count > 1:
         candidates = [_fewer_cards(request, need, offers)]
     else:
-        candidates = [_slice(need, offers), _share(need, offers) if may_share else None]
-    known = [fit for fit in candidates if fit is not None and fit.gpus <= now * (1 - LEAST_SAVING)]
+        candidates = [
+            fit_slice(need, offers, on_demand=False),
+            fit_slice(need, offers, on_demand=True),
+            fit_share(need, offers) if may_share else None,
+        ]
+    known = [fit for fit in candidates if fit is not None and is_clearly_smaller(fit, request)]
     # Of equal ones the slice: nobody else's load reaches into it.
     return min(known, key=lambda fit: fit.gpus, default=None)
+
+
+def is_clearly_smaller(fit: Fit, request: GpuRequest) -> bool:
+    return fit.gpus <= held_gpus(request) * (1 - LEAST_SAVING)
 
 
 def held_gpus(request: GpuRequest) -> float:
     return request.count * request.milli / MILLI_PER_GPU
 
 
-def _share(need: Need, offers: Offers) -> Fit | None:
+def fit_share(need: Need, offers: Offers) -> Fit | None:
     memory_mib = _stepped(need.memory_mib * MEMORY_MARGIN, MEMORY_STEP_MIB)
     if not offers.share_memory_mib or memory_mib > offers.share_memory_mib:
         return None
@@ -111,11 +146,19 @@ def _share(need: Need, offers: Offers) -> Fit | None:
     return Fit(resources, milli / MILLI_PER_GPU)
 
 
-def _slice(need: Need, offers: Offers) -> Fit | None:
+def fit_slice(need: Need, offers: Offers, *, on_demand: bool) -> Fit | None:
     for offer in offers.slices:
         enough = need.utilization * UTILIZATION_MARGIN <= offer.gpus
-        if enough and need.memory_mib * MEMORY_MARGIN <= offer.memory_mib:
-            return Fit(((f"nvidia.com/mig-{offer.profile}", 1),), offer.gpus)
+        if (
+            offer.on_demand is not on_demand
+            or not enough
+            or need.memory_mib * MEMORY_MARGIN > offer.memory_mib
+        ):
+            continue
+        if on_demand:
+            milli = round(offer.gpus * MILLI_PER_GPU)
+            return Fit(((RESOURCE_GPU_MILLI, milli),), offer.gpus, offer.profile)
+        return Fit(((mig_resource(offer.profile), 1),), offer.gpus)
     return None
 
 

@@ -61,6 +61,10 @@ class History:
     def own(self, signature: Signature) -> Sequence[Outcome]:
         return self._by_key.get((BASES[0], signature.key), ())
 
+    def of_owner(self, signature: Signature) -> Sequence[Outcome]:
+        """Whatever its pods ran and asked for."""
+        return self._by_key.get((BASES[1], signature.owner_key), ())
+
     def forget(self, before: datetime) -> None:
         for key, kept in list(self._by_key.items()):
             left = [outcome for outcome in kept if outcome.ended_at >= before]
@@ -103,7 +107,7 @@ def predict(workload: Workload, history: History, running: Mapping[str, Run]) ->
 
 def quantity(amounts: Iterable[float | None]) -> Quantity | None:
     """None with fewer than nine numbers."""
-    known = sorted(amount for amount in amounts if amount is not None and math.isfinite(amount))
+    known = sorted(each for each in amounts if each is not None and math.isfinite(each) and each >= 0)
     high = conformal_high(known)
     return None if high is None else Quantity(known[(len(known) - 1) // 2], high)
 

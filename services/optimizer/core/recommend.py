@@ -10,8 +10,12 @@ from typing import Any
 
 from gpuloom.kube.objects import JsonObject
 from gpuloom.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_EPOCH,
     ANNOTATION_MIG_PROFILE,
-    PREFIX,
+    ANNOTATION_MPS_MEMORY,
+    ANNOTATION_MPS_THREADS,
+    ANNOTATION_VISIBLE_DEVICES,
     REQUIRED_PLUGINS_PREFIX,
     RESOURCE_GPU_MEMORY_MIB,
     RESOURCE_GPU_MILLI,
@@ -19,11 +23,18 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
 from services.optimizer.core.offers import Fit
-from services.optimizer.core.workload import Workload
+from services.optimizer.core.workload import NEW_NAME_SUFFIX, Workload
 
-_WRITTEN_BY_OTHERS = (PREFIX, REQUIRED_PLUGINS_PREFIX, "kubectl.kubernetes.io/")
+_WRITTEN_BY_OTHERS = (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_EPOCH,
+    ANNOTATION_MPS_MEMORY,
+    ANNOTATION_MPS_THREADS,
+    ANNOTATION_VISIBLE_DEVICES,
+    REQUIRED_PLUGINS_PREFIX,
+    "kubectl.kubernetes.io/",
+)
 PATCHED_KINDS = ("Deployment", "StatefulSet")
-NEW_NAME_SUFFIX = "-right-sized"
 _MAX_NAME = 63
 _KEPT_METADATA = ("namespace", "labels", "annotations")
 _JOB_LABELS = (
@@ -61,8 +72,8 @@ def resource_patch(workload: Workload, fit: Fit) -> dict[str, Any]:
     resources = {"limits": {**gone, **after}, "requests": {**gone, **after}}
     container = {"name": workload.container, "resources": resources}
     template: dict[str, Any] = {"spec": {"containers": [container]}}
-    if workload.request.mig_profile and RESOURCE_GPU_MILLI in after:
-        template["metadata"] = {"annotations": {ANNOTATION_MIG_PROFILE: None}}
+    if fit.mig_profile or workload.request.mig_profile:
+        template["metadata"] = {"annotations": {ANNOTATION_MIG_PROFILE: fit.mig_profile or None}}
     return {"spec": {"template": template}}
 
 
@@ -71,13 +82,14 @@ def new_manifest(workload: Workload, fit: Fit, manifest: JsonObject) -> dict[str
     old_name = str(new["metadata"].get("name", "pod"))
     new["metadata"] = _metadata(new["metadata"])
     new["metadata"]["name"] = old_name[: _MAX_NAME - len(NEW_NAME_SUFFIX)].rstrip("-.") + NEW_NAME_SUFFIX
-    pod_spec = new["spec"]
+    pod_spec, pod_metadata = new["spec"], new["metadata"]
     if new["kind"] == "Job":
         new["spec"].pop("selector", None)
         new["spec"].pop("manualSelector", None)
         template = new["spec"]["template"]
-        template["metadata"] = _metadata(template.get("metadata") or {})
+        pod_metadata = template["metadata"] = _metadata(template.get("metadata") or {})
         pod_spec = template["spec"]
+    _set_profile(pod_metadata, fit)
     for field in _POD_FIELDS:
         pod_spec.pop(field, None)
     for container in pod_spec["containers"]:
@@ -101,6 +113,16 @@ def _metadata(metadata: JsonObject) -> dict[str, Any]:
         **({"labels": labels} if labels else {}),
         **({"annotations": annotations} if annotations else {}),
     }
+
+
+def _set_profile(metadata: dict[str, Any], fit: Fit) -> None:
+    annotations = {
+        key: text for key, text in metadata.pop("annotations", {}).items() if key != ANNOTATION_MIG_PROFILE
+    }
+    if fit.mig_profile:
+        annotations[ANNOTATION_MIG_PROFILE] = fit.mig_profile
+    if annotations:
+        metadata["annotations"] = annotations
 
 
 def _resize(container: dict[str, Any], gone: list[str], fit: Fit) -> None:

@@ -24,6 +24,9 @@ OPTIMIZE_LABEL = "gpu-autoscaler.io/optimize"
 SHARING_LABEL = "gpu-autoscaler.io/sharing"
 TEMPLATE_HASH_LABEL = "pod-template-hash"
 
+NEW_NAME_SUFFIX = "-right-sized"
+"""Of a manifest that is recommended in place of a Job or a pod."""
+
 _SHELLS = frozenset({"sh", "bash", "ash", "dash"})
 _MAX_WORDS = 16
 _RANDOM_LENGTH = 5
@@ -142,8 +145,11 @@ def requested_gpus(request: GpuRequest) -> float:
 
 
 def name_stem(name: str) -> str:
-    """Without running numbers and random endings: train-20260301-7xk2p is train."""
-    parts = name.split("-")
+    """Without running numbers and random endings: train-20260301-7xk2p is train.
+
+    The object that a recommendation wrote is of the same kind as the one that it was written for.
+    """
+    parts = name.replace(NEW_NAME_SUFFIX, "").split("-")
     while len(parts) > 1 and _is_generated(parts[-1]):
         parts.pop()
     return "-".join(parts)
@@ -177,8 +183,8 @@ def _is_generated(part: str) -> bool:
 
 
 def _owner(metadata: JsonObject, marks: Mapping[str, object]) -> Owner:
-    references = metadata.get("ownerReferences") or ()
-    controller = next((each for each in references if _mapping(each).get("controller")), None)
+    references = map(_mapping, _list(metadata.get("ownerReferences")))
+    controller = next((each for each in references if each.get("controller")), None)
     if controller is None:
         return Owner()
     kind, name = str(controller.get("kind", "")), str(controller.get("name", ""))

@@ -99,6 +99,9 @@ class ClusterState:
     def has_pending_pods(self) -> bool:
         return bool(self._pending)
 
+    def pending_pods(self) -> list[PodRef]:
+        return list(self._pending.values())
+
     def take_reopened(self) -> set[str]:
         """Names of nodes that may have got room since the last call."""
         self.ledger.tick(self._clock.monotonic())

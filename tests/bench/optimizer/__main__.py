@@ -4,6 +4,7 @@ import asyncio
 
 from tests.bench.optimizer.classes import measure_classes
 from tests.bench.optimizer.hints import measure_latency, measure_placement
+from tests.bench.optimizer.memory import measure_memory
 from tests.bench.optimizer.needs import measure_needs
 
 
@@ -13,6 +14,7 @@ def main() -> None:
         ("need: peak memory", measure_needs()),
         ("hint: effect in a simulated cluster", measure_placement()),
         ("hint: time to answer", asyncio.run(measure_latency())),
+        ("memory", measure_memory()),
     ):
         print(f"\n{title}")  # noqa: T201 - a bench prints
         for line in lines:

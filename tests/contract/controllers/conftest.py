@@ -20,7 +20,7 @@ from gpuloom.sim.kubeapi import SimKubeApi
 from tests.cluster.background import BackgroundLoop
 from tests.cluster.binaries import require_binaries
 from tests.cluster.control_plane import ControlPlane, ControlPlaneOptions, open_control_plane
-from tests.cluster.shared import MANIFESTS
+from tests.cluster.shared import MANIFESTS, account_of, apply_rights
 
 TOKEN = "contract-token"
 NAMESPACE_PREFIX = "controllers-"
@@ -43,6 +43,7 @@ def plane_with_controllers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         plane = open_control_plane(binaries, directory, SystemClock(), options)
         opened = await stack.enter_async_context(plane)
         await opened.apply(MANIFESTS.parent / "crds", MANIFESTS.parent / "priority-classes.yaml")
+        await apply_rights(opened)
         return opened
 
     with BackgroundLoop() as background:
@@ -80,10 +81,11 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[KubeClient]:
 
 
 class Workspace:
-    """A namespace of a test's own, and the test as the kubelet of its pods."""
+    """A namespace of a test's own, and the test as the kubelet of its pods. `account` is our controller's."""
 
-    def __init__(self, client: KubeClient, namespace: str) -> None:
+    def __init__(self, client: KubeClient, account: KubeClient, namespace: str) -> None:
         self.client = client
+        self.account = account
         self.namespace = namespace
 
     async def pods(self) -> list[JsonObject]:
@@ -121,9 +123,20 @@ class Workspace:
 
 
 @pytest.fixture
-async def workspace(client: KubeClient) -> Workspace:
+async def account(request: pytest.FixtureRequest, client: KubeClient) -> AsyncIterator[KubeClient]:
+    """Beside the real API server the service account, which may do no more than its chart says."""
+    if request.node.callspec.params["client"] == "simulated":
+        yield client
+        return
+    plane: ControlPlane = request.getfixturevalue("plane_with_controllers")
+    async with plane.client(await plane.service_account_kubeconfig(*account_of("controller"))) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def workspace(client: KubeClient, account: KubeClient) -> Workspace:
     created = await client.create(NAMESPACES, {"metadata": {"generateName": NAMESPACE_PREFIX}})
-    return Workspace(client, metadata_of(created)["name"])
+    return Workspace(client, account, metadata_of(created)["name"])
 
 
 async def eventually(find: Callable[[], Awaitable[Found | None]], timeout_s: float = 30.0) -> Found:

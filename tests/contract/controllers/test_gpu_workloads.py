@@ -81,7 +81,7 @@ async def jobs_of(workspace: Workspace) -> list[JsonObject]:
 
 
 async def test_a_workload_becomes_one_job_and_its_end_is_the_jobs(workspace: Workspace) -> None:
-    async with a_controller(workspace.client, workspace.namespace) as metrics:
+    async with a_controller(workspace.account, workspace.namespace) as metrics:
         await workspace.client.create(GPU_WORKLOADS, a_workload(workspace.namespace))
         await until_phase(workspace, "Scheduling")
         (pod,) = await workspace.until_live(1)
@@ -98,7 +98,7 @@ async def test_a_workload_becomes_one_job_and_its_end_is_the_jobs(workspace: Wor
 
 async def test_a_failed_attempt_is_retried_by_the_next_job(workspace: Workspace) -> None:
     retry = {"maxRetries": 1, "backoffSeconds": 1}
-    async with a_controller(workspace.client, workspace.namespace) as metrics:
+    async with a_controller(workspace.account, workspace.namespace) as metrics:
         await workspace.client.create(GPU_WORKLOADS, a_workload(workspace.namespace, retryPolicy=retry))
         for _ in range(2):
             (pod,) = await workspace.until_live(1)
@@ -113,7 +113,7 @@ async def test_a_failed_attempt_is_retried_by_the_next_job(workspace: Workspace)
 
 @pytest.mark.parametrize("phase", ["Scheduling", "Running"])
 async def test_deleting_a_workload_takes_its_jobs_along(workspace: Workspace, phase: str) -> None:
-    async with a_controller(workspace.client, workspace.namespace):
+    async with a_controller(workspace.account, workspace.namespace):
         await workspace.client.create(GPU_WORKLOADS, a_workload(workspace.namespace))
         (pod,) = await workspace.until_live(1)
         if phase == "Running":
@@ -140,9 +140,9 @@ async def test_however_often_the_controller_dies_each_workload_has_one_job(works
         await workspace.client.create(GPU_WORKLOADS, a_workload(workspace.namespace, name))
 
     for lived_s in (0.1, 0.3, 0.6):
-        async with a_controller(workspace.client, workspace.namespace):
+        async with a_controller(workspace.account, workspace.namespace):
             await asyncio.sleep(lived_s)
-    async with a_controller(workspace.client, workspace.namespace):
+    async with a_controller(workspace.account, workspace.namespace):
         for name in names:
             await until_phase(workspace, "Scheduling", name)
 
@@ -153,7 +153,7 @@ async def test_however_often_the_controller_dies_each_workload_has_one_job(works
 async def test_a_job_of_somebody_else_under_the_same_name_is_left_alone(
     workspace: Workspace,
 ) -> None:
-    async with a_controller(workspace.client, workspace.namespace):
+    async with a_controller(workspace.account, workspace.namespace):
         await workspace.client.create(GPU_WORKLOADS, a_workload(workspace.namespace))
         told = (await until_phase(workspace, "Scheduling"))["status"]["jobName"]
     taken = told[: -len("-0")] + "-1"
@@ -162,7 +162,7 @@ async def test_a_job_of_somebody_else_under_the_same_name_is_left_alone(
     patch = {"spec": {"retryPolicy": {"maxRetries": 1, "backoffSeconds": 1}}}
     await workspace.client.patch(GPU_WORKLOADS, "train", workspace.namespace, patch)
 
-    async with a_controller(workspace.client, workspace.namespace):
+    async with a_controller(workspace.account, workspace.namespace):
         for pod in await workspace.until_live(2):
             if metadata_of(pod)["labels"]["batch.kubernetes.io/job-name"] == told:
                 await workspace.set_phase(pod, "Failed")

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,13 @@ from services.cost_engine.metrics import CostMetrics
 from services.cost_engine.prices.refresher import Prices
 from services.cost_engine.server import ALLOWED_CALLERS, SERVICE, CostEngineServer
 from services.cost_engine.store.store import CostStore, FactChanges
-from services.scheduler_extender.adapters.budgets import INTERVAL_S, prefetch_verdicts
-from services.scheduler_extender.core.verbs.budgets import BudgetGate
+from services.scheduler_extender.adapters.budgets import (
+    INTERVAL_S,
+    WAITING_INTERVAL_S,
+    prefetch_verdicts,
+    watch_waiting,
+)
+from services.scheduler_extender.core.verbs.budgets import BEHIND, PATIENCE, BudgetGate
 from tests.mesh.waiting import running, until
 from tests.unit.scheduler_extender.builders import a_pod, a_ref, gpuloom_share
 from tests.unit.scheduler_extender.verbs.test_verbs import Desk
@@ -166,6 +172,36 @@ async def test_a_blocked_pod_is_refused_with_the_reason_and_nobody_is_when_the_e
 
     assert refused["FailedNodes"] == dict.fromkeys(("n1", "n2"), VERDICT.reason)
     assert passed["NodeNames"], orjson.dumps(passed)
+
+
+async def test_a_throttled_pod_waits_while_another_one_waits_that_no_budget_stops() -> None:
+    desk, clock = Desk(), FakeClock()
+    gate = desk._verbs._budgets
+    gate.verdicts = (replace(VERDICT, action="throttle"),)
+    throttled, other, gated, old = (
+        a_pod(a_ref(name), gpuloom_share(500)) for name in ("mine", "other", "gated", "old")
+    )
+    throttled["metadata"]["namespace"] = "team-a"
+    gated["spec"]["schedulingGates"] = [{"name": "later"}]
+    old["metadata"]["creationTimestamp"] = (clock.now() - PATIENCE).isoformat()
+    waiting = [throttled, gated, old, other]
+
+    async def filtered() -> dict[str, Any]:
+        await clock.advance(WAITING_INTERVAL_S)
+        return dict(await desk.answer("filter", Pod=throttled, NodeNames=["n1", "n2"]))
+
+    async with running(lambda: watch_waiting(gate, lambda: waiting, clock)):
+        await until(lambda: gate.others_wait)
+        refused = await filtered()
+        passing = await desk.answer("filter", Pod=other, NodeNames=["n1", "n2"])
+        waiting.remove(other)
+        await clock.advance(WAITING_INTERVAL_S)
+        await until(lambda: not gate.others_wait)
+        passed = await filtered()
+
+    assert refused["FailedNodes"] == dict.fromkeys(("n1", "n2"), f"{VERDICT.reason}; {BEHIND}")
+    assert passing["NodeNames"]
+    assert passed["NodeNames"]
 
 
 async def test_verdicts_are_dropped_as_soon_as_the_engine_does_not_answer(mesh: Mesh) -> None:

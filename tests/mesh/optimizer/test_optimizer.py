@@ -12,7 +12,7 @@ import yaml
 
 from gpuloom.clients import optimizer as client
 from gpuloom.codec.pod import pod_request
-from gpuloom.errors import NotAllowedError, NotFoundError
+from gpuloom.errors import InvalidRequestError, NotAllowedError, NotFoundError
 from gpuloom.model.node import PodRef
 from gpuloom.model.optimization import ClassSource, WasteReport, WorkloadClass
 from gpuloom.rpc.channel import RpcChannel
@@ -57,6 +57,11 @@ def add_pod(mesh: Mesh, machine: Machine, load: float) -> None:
     machine.write_hosted([type(given)(reference, given.containers, given.load, 0.0, 0.0)])
 
 
+def wipe(folder: Path) -> None:
+    for file in folder.glob("optimizer.db*"):
+        file.unlink()
+
+
 async def start_optimizer(mesh: Mesh, discovery: Service, folder: Path) -> Service:
     settings = {
         "GPULOOM_DISCOVERY_ADDRESS": f"127.0.0.1:{discovery.port}",
@@ -73,18 +78,24 @@ async def start_optimizer(mesh: Mesh, discovery: Service, folder: Path) -> Servi
 
 
 @pytest.mark.timeout(60)
-async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart(tmp_path: Path) -> None:
+async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart_and_without_its_database(
+    tmp_path: Path,
+) -> None:
     async with a_mesh(tmp_path) as mesh:
         machine = mesh.add_machine("n1")
         add_pod(mesh, machine, load=0.2)
         agent = await mesh.start_agent("n1")
         mesh.tell_agents(n1=agent.port)
         discovery = await mesh.start_discovery()
-        for _ in range(2):
+        for begins in ("new", "as it was", "wiped"):
+            if begins == "wiped":
+                # The agents' spools tell it all again.
+                wipe(tmp_path)
             service = await start_optimizer(mesh, discovery, tmp_path)
             channel = await mesh.channel(service, "optimizer", "cli")
             report = await found_waste(channel)
             found = await client.recommend(channel, POD)
+            advice = await client.advise(channel, yaml.safe_load(found.yaml), timeout_s=5.0)
             assert await service.stop() == 0
 
             (waste,) = report.pods
@@ -92,6 +103,9 @@ async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart(tmp_path
             assert waste.utilization_ratio is not None
             assert 0.1 < waste.utilization_ratio < 0.3
             assert waste.score > 50
+            # Seen for seconds only.
+            assert advice.utilization_ratio == pytest.approx(0.2, abs=0.1)
+            assert (advice.milli, advice.basis, advice.reason[:15]) == (0, "owner", "not sure enough")
             assert waste.saving_nano_usd is not None
             assert waste.saving_nano_usd > 0
             # Its resources can't be changed: a new manifest, which asks for what was recommended.
@@ -133,6 +147,33 @@ async def test_what_is_not_known_is_said_and_strangers_are_refused(tmp_path: Pat
         assert "0 runs" in prediction.reason
         assert hint.points == ()
         assert profiles == ()
+
+
+@pytest.mark.timeout(60)
+async def test_a_pod_at_admission_is_advised_by_pods_of_its_owner(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        discovery = await mesh.start_discovery()
+        service = await start_optimizer(mesh, discovery, tmp_path)
+        asked = await mesh.channel(service, "optimizer", "cli")
+        amounts = {"limits": {"nvidia.com/gpu": "1"}}
+        planned = {
+            "metadata": {"generateName": "serve-1-", "labels": {"a": "\"'; DROP TABLE run; --"}},
+            "spec": {"containers": [{"name": "main", "image": "example.test/new:1", "resources": amounts}]},
+        }
+
+        unknown = await client.advise(asked, planned, "default", timeout_s=5.0)
+        nothing = await client.advise(asked, {"spec": {"containers": []}}, timeout_s=5.0)
+        for hostile in (
+            {"spec": 7},
+            {"spec": {}, "metadata": "x"},
+            {"spec": {}, "metadata": {"name": "x" * 600_000}},
+        ):
+            with pytest.raises(InvalidRequestError, match="pod_json"):
+                await client.advise(asked, hostile, timeout_s=5.0)
+
+        assert unknown.utilization_ratio is None
+        assert "no pod of its owner was measured" in unknown.reason
+        assert "asks for no GPU" in nothing.reason
 
 
 async def test_changes_and_examples_pass_a_dry_run_of_the_api_server(tmp_path: Path) -> None:

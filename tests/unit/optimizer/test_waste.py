@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpuloom.model.snapshot import NodeFacts
 from services.optimizer.core.offers import Fit, Need, Offers, SliceOffer, held_gpus, offers_of, smallest_fit
 from services.optimizer.core.recommend import change_of, new_manifest
 from services.optimizer.core.waste import WasteRule, observe, waste_parts
+from services.optimizer.core.workload import request_text
 from tests.unit.discovery.builders import a_state
 from tests.unit.optimizer.builders import NOON, a_pod, a_run, a_workload
 
@@ -109,6 +111,30 @@ def test_a_deployment_gets_a_patch_that_takes_the_old_request_away() -> None:
         "gpuloom.dev/gpu-milli": "250",
         "gpuloom.dev/gpu-memory-mib": "2048",
     }
+
+
+def test_a_slice_that_our_nodes_cut_is_asked_for_by_its_profile_and_its_part() -> None:
+    card = replace(a_state().gpus[0], model="NVIDIA A100-SXM4-40GB", mig_enabled=True, mig_instances=())
+    state = replace(a_state(), mode=NodeMode.GPULOOM, gpus=(card,))
+    offers = offers_of([NodeFacts(state)], load_catalog())
+    bare = a_pod("train-1")
+    bare["metadata"]["annotations"] = {"gpuloom.dev/allocation": "{}", "gpuloom.dev/no-disrupt": "true"}
+    owned = a_workload("web-1-aaaa1", owner=("ReplicaSet", "web-1"), **{"pod-template-hash": "1"})
+
+    fit = smallest_fit(owned.request, Need(0.1, 2000.0), offers, may_share=True)
+    assert fit is not None
+    new, change = new_manifest(a_workload("train-1"), fit, bare), change_of(owned, fit, None)
+
+    request = pod_request(new)
+    assert request is not None
+    assert change is not None
+    template = change.document["spec"]["template"]
+    assert str(fit) == request_text(request.gpu) == "gpuloom.dev/gpu-milli=125,mig=1g.5gb"
+    assert new["metadata"]["annotations"] == {
+        "gpuloom.dev/no-disrupt": "true",
+        "gpuloom.dev/mig-profile": "1g.5gb",
+    }
+    assert template["metadata"]["annotations"] == {"gpuloom.dev/mig-profile": "1g.5gb"}
 
 
 def test_a_bare_pod_gets_a_manifest_that_asks_for_the_fit_and_nothing_else() -> None:

@@ -18,6 +18,7 @@ from tests.unit.optimizer.builders import a_pod, a_workload
         ("web-6d4cf56db6-x7k2z", "web"),
         ("bert-large", "bert-large"),
         ("worker-0", "worker"),
+        ("train-1-right-sized", "train"),
         ("28391", "28391"),
     ],
 )

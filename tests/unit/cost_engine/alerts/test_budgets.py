@@ -1,6 +1,8 @@
 """Budgets: each crossing is told once, whoever leads; grace; forecasts; who is stopped."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,13 +14,22 @@ from prometheus_client import CollectorRegistry
 
 from gpuloom.errors import UnavailableError
 from gpuloom.kube.objects import JsonObject
-from gpuloom.model.budget import BudgetAlert, BudgetPeriod, CostBudgetStatus
+from gpuloom.model.budget import AlertChannel as ChannelSpec
+from gpuloom.model.budget import AlertSeverity, BudgetAlert, BudgetPeriod, ChannelType, CostBudgetStatus
 from gpuloom.runtime.clock import FakeClock, SystemClock
+from gpuloom.runtime.config import load_config
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
 from services.cost_engine.alerts.budgets import Budgets
-from services.cost_engine.alerts.channels import WebhookChannel, json_body, slack_body
+from services.cost_engine.alerts.channels import (
+    ConfiguredChannels,
+    WebhookChannel,
+    alertmanager_body,
+    json_body,
+    slack_body,
+)
 from services.cost_engine.api.rules import TeamRules
+from services.cost_engine.config import AlertsConfig
 from services.cost_engine.core.budgets import Crossing, Period, forecast, period_at
 from services.cost_engine.core.intervals import (
     HOUR_NS,
@@ -160,8 +171,11 @@ async def test_a_receiver_that_was_away_is_told_later_and_the_others_not_again(s
     assert (stage.outside.events, stage.outside.sent) == (["soft", "hard"], ["soft", "hard"])
 
 
-async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(stage: Stage) -> None:
-    budget = a_budget(5.0, action="block", grace=30, namespaces=["lab"], labels={"gpu-project": "x"})
+@pytest.mark.parametrize("action", ["block", "throttle"])
+async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(
+    stage: Stage, action: str
+) -> None:
+    budget = a_budget(5.0, action=action, grace=30, namespaces=["lab"], labels={"gpu-project": "x"})
     await stage.after(1.1, stage.an_engine(budget))
     engine = stage.an_engine(budget)
     await stage.after(0.1, engine)
@@ -171,6 +185,7 @@ async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(
 
     (verdict,) = engine.verdicts()
     assert "budget lab is used up" in verdict.reason
+    assert verdict.action == action
     assert verdict.stops("lab", {"gpu-project": "x"})
     assert not verdict.stops("lab", {})
     assert not verdict.stops("other", {"gpu-project": "x"})
@@ -220,6 +235,99 @@ def test_periods_are_the_calendars(kind: BudgetPeriod, first: datetime, last: da
     found = period_at(kind, int(datetime(2026, 12, 31, 23, 59, tzinfo=UTC).timestamp()) * 10**9)
 
     assert (found.start_ns, found.end_ns) == (int(first.timestamp()) * 10**9, int(last.timestamp()) * 10**9)
+
+
+SETTINGS = load_config(AlertsConfig, {"GPULOOM_COST_SMTP_TLS": "false"})
+
+
+class MailServer:
+    """Speaks as much SMTP as a sender needs; keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.refuses = False
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._say(writer, "220 mail.example.com ESMTP")
+        while line := (await reader.readline()).decode().rstrip("\r\n"):
+            self.told.append(line)
+            word = line.split(" ")[0].upper()
+            if word == "EHLO":
+                await self._say(writer, "250-mail.example.com\r\n250 AUTH PLAIN")
+            elif word == "AUTH":
+                await self._say(writer, "235 welcome")
+            elif word == "RCPT" and self.refuses:
+                await self._say(writer, "550 nobody of that name")
+            elif word == "DATA":
+                await self._say(writer, "354 go on")
+                self.told += (await reader.readuntil(b"\r\n.\r\n")).decode().splitlines()
+                await self._say(writer, "250 taken")
+            else:
+                await self._say(writer, "221 bye" if word == "QUIT" else "250 fine")
+        writer.close()
+
+    @staticmethod
+    async def _say(writer: asyncio.StreamWriter, text: str) -> None:
+        writer.write(f"{text}\r\n".encode())
+        await writer.drain()
+
+
+async def test_a_mail_goes_to_those_whom_the_alert_names_and_a_refusal_counts_as_not_sent() -> None:
+    postman = MailServer()
+    server = await asyncio.start_server(postman.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = replace(
+        SETTINGS,
+        smtp_address=f"127.0.0.1:{port}",
+        smtp_username="gpuloom",
+        smtp_password="secret",
+        smtp_from="gpus@example.com",
+        smtp_to=("finops@example.com",),
+    )
+    named = ChannelSpec(ChannelType.EMAIL, {"to": "lab@example.com, boss@example.com"})
+    soft = Crossing("b1", "lab", 0, BudgetAlert("soft", 80, channels=(named,)), 9, 10)
+    forged = ChannelSpec(ChannelType.EMAIL, {"to": "lab@example.com\r\nBcc: x@example.com"})
+    hard = Crossing("b1", "lab", 0, BudgetAlert("hard", 100), 10, 10)
+    channels = ConfiguredChannels(config)
+
+    (mail,) = channels.of(hard)
+    await mail.send(hard)
+    told = list(postman.told)
+    postman.refuses = True
+    (other,) = channels.of(soft)
+    (hostile,) = channels.of(replace(soft, alert=BudgetAlert("soft", 80, channels=(forged,))))
+    for channel in (other, hostile):
+        with pytest.raises(UnavailableError):
+            await channel.send(soft)
+    server.close()
+    await server.wait_closed()
+
+    assert [line for line in told if line.lower().startswith("rcpt")] == ["rcpt TO:<finops@example.com>"]
+    assert "Subject: [warning] GPU budget lab" in told
+    assert any(line.startswith("AUTH PLAIN") for line in told)
+    assert other.name == "email:lab@example.com,boss@example.com"
+
+
+async def test_alertmanager_and_slack_are_told_as_the_installation_says() -> None:
+    config = replace(
+        SETTINGS, alertmanager_url="http://alertmanager:9093/", slack_url="https://hooks.example.com/x"
+    )
+    crossing = Crossing("b1", "lab", 0, BudgetAlert("hard", 100, AlertSeverity.CRITICAL), 10, 10)
+
+    names = [channel.name for channel in ConfiguredChannels(config).of(crossing)]
+
+    assert names == ["alertmanager", "slack:"]
+    assert alertmanager_body(crossing) == [
+        {
+            "labels": {
+                "alertname": "GpuBudgetReached",
+                "budget": "lab",
+                "alert": "hard",
+                "severity": "critical",
+            },
+            "annotations": {"summary": crossing.text},
+        }
+    ]
 
 
 async def test_a_webhook_gets_the_message_of_slack_or_json_and_an_error_counts_as_not_sent() -> None:

@@ -1,4 +1,29 @@
-"""What users of other tools complain of, each as a test: the names are the themes."""
+"""What users of other tools complain of, each as a test: the names are the themes.
+
+| complaint | test, here or in tests/contract/cost_engine/test_complaints.py |
+|---|---|
+| GPUs cost more than their node with time slicing | gpu_cost_above_node_cost_with_time_slicing |
+| MIG has no price | mig_is_priced_by_slices_or_by_memory |
+| a fraction is charged as a whole GPU | fractions_are_not_charged_as_whole_gpus |
+| used is the same as allocated | used_is_not_allocated |
+| requests count twice in aggregates | aggregates_by_pod_and_by_namespace_are_the_total |
+| every pod of a GPU has the same value, or one has all | more_claimed_than_there_is_is_shared_never_summed |
+| pod or exported_pod; labels missing | labels_that_name_another_pod_or_none_change_nobodys_cost |
+| idle below zero | idle_is_never_negative_however_much_is_measured |
+| idle always 0, or nobody's | idle_is_shown_and_its_pools_owner_can_pay_for_it |
+| wrong spot price | a_spot_price_is_the_zones_then_the_last_known_then_estimated_and_says_so |
+| custom price ignored | a_custom_price_is_taken_as_it_is |
+| a new machine type costs 0 | a_new_machine_type_is_unpriced_and_never_free |
+| pods of one name are merged | the_same_name_again_is_another_pod |
+| a duplicate series doubles totals | a_duplicate_series_never_doubles_a_total |
+| gaps after a restart | a_gap_after_a_restart_is_marked_and_ends_where_usage_shows_the_pod_last |
+| a bill that changes afterwards | a_late_window_changes_no_bill_and_an_answer_says_whether_it_is_final |
+| short pods have wrong times | short_pods_have_the_kubelets_times_to_the_second |
+| small amounts are 0 | small_amounts_are_not_rounded_to_nothing |
+| labels end up unallocated | labels_are_those_of_the_pod_else_its_namespace_else_unallocated |
+| a currency is only a symbol | another_currency_is_refused_and_not_relabelled |
+| long windows are slow | a_long_window_is_answered_from_sums_by_day_alone |
+"""
 
 import json
 

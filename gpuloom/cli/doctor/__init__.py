@@ -1,0 +1,1 @@
+"""`gpuloom doctor`: reads a cluster (`reading`), judges what was read (`checks`), shows it (`command`)."""

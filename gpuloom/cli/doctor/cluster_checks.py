@@ -1,0 +1,207 @@
+"""Judges what a cluster has for all services: version, definitions, rights, certificates, clocks. Pure."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from gpuloom.cli.doctor.findings import Finding, failed, first_names, ok, skipped, warning
+from gpuloom.cli.doctor.observed import Observed, Unread, has_condition
+from gpuloom.cli.doctor.service_checks import INSTALL
+from gpuloom.kube.objects import key_of, metadata_of
+from gpuloom.kube.resources import CUSTOM_RESOURCES
+
+OLDEST = (1, 25)
+POLICIES_SINCE = (1, 30)
+MOST_SKEW_S = 5.0
+CERTIFICATE_LEFT = timedelta(days=7)
+PRIORITY_CLASSES = ("gpuloom-low", "gpuloom-medium", "gpuloom-high")
+
+
+def version(observed: Observed) -> Iterator[Finding]:
+    found = observed.version
+    if isinstance(found, Unread):
+        yield skipped("kubernetes version", found.why)
+    elif found < OLDEST:
+        yield failed(
+            "kubernetes version",
+            f"{_dotted(found)} is older than {_dotted(OLDEST)}",
+            "upgrade the cluster: rules of custom resources are not evaluated before",
+        )
+    elif found < POLICIES_SINCE:
+        yield warning(
+            "kubernetes version",
+            f"{_dotted(found)} has no ValidatingAdmissionPolicies",
+            "keep the webhook enabled: it guards the annotations of allocations instead",
+        )
+    else:
+        yield ok("kubernetes version", _dotted(found))
+
+
+def definitions(observed: Observed) -> Iterator[Finding]:
+    if isinstance(observed.definitions, Unread):
+        yield skipped("custom resources", observed.definitions.why)
+        return
+    established = {
+        metadata_of(definition).get("name")
+        for definition in observed.definitions
+        if has_condition(definition, "Established")
+    }
+    wanted = {f"{resource.plural}.{resource.group}" for resource in CUSTOM_RESOURCES}
+    if missing := wanted - established:
+        yield failed(
+            "custom resources",
+            f"not installed or not established: {first_names(missing, len(wanted))}",
+            "kubectl apply --server-side -f deploy/crds, or install the chart gpuloom-crds",
+        )
+    else:
+        yield ok("custom resources", f"all {len(wanted)} are established")
+
+
+def priority_classes(observed: Observed) -> Iterator[Finding]:
+    if isinstance(observed.priority_classes, Unread):
+        yield skipped("priority classes", observed.priority_classes.why)
+        return
+    names = {metadata_of(item).get("name") for item in observed.priority_classes}
+    if missing := [name for name in PRIORITY_CLASSES if name not in names]:
+        yield warning(
+            "priority classes",
+            f"missing: {first_names(missing)}; a GPUWorkload with that priority can't make its pods",
+            "kubectl apply -f deploy/priority-classes.yaml",
+        )
+    else:
+        yield ok("priority classes", first_names(PRIORITY_CLASSES))
+
+
+def webhooks(observed: Observed) -> Iterator[Finding]:
+    if isinstance(observed.webhooks, Unread):
+        yield skipped("webhooks", observed.webhooks.why)
+        return
+    for configuration in observed.webhooks:
+        name = metadata_of(configuration).get("name", "")
+        hooks = configuration.get("webhooks") or []
+        if unsigned := [hook["name"] for hook in hooks if not hook.get("clientConfig", {}).get("caBundle")]:
+            yield failed(
+                "webhooks",
+                f"{configuration.get('kind')} {name} has no CA bundle for {first_names(unsigned)}",
+                "look at the webhook's log (it writes the bundle), or at cert-manager's CA injector",
+            )
+        else:
+            yield ok("webhooks", f"{configuration.get('kind')} {name}")
+    if not observed.webhooks:
+        yield warning("webhooks", "none is registered: pods are not rewritten or checked", INSTALL)
+
+
+def admission_policies(observed: Observed) -> Iterator[Finding]:
+    found = observed.version
+    if isinstance(found, Unread) or found < POLICIES_SINCE:
+        return
+    policies, bindings = observed.admission_policies, observed.admission_bindings
+    if isinstance(policies, Unread) or isinstance(bindings, Unread):
+        why = policies if isinstance(policies, Unread) else bindings
+        yield skipped("admission policies", why.why if isinstance(why, Unread) else "")
+        return
+    bound = {(binding.get("spec") or {}).get("policyName") for binding in bindings}
+    for suffix in ("allocation-annotations", "runtime-classes"):
+        names = [metadata_of(policy).get("name", "") for policy in policies]
+        mine = [name for name in names if name.endswith(suffix)]
+        if not mine or not bound.intersection(mine):
+            text = f"no bound policy {suffix}"
+            yield failed("admission policies", text, f"{INSTALL}; without it anybody may write allocations")
+        else:
+            yield ok("admission policies", mine[0])
+
+
+def rights(observed: Observed) -> Iterator[Finding]:
+    if isinstance(observed.rights, Unread):
+        yield skipped("rights", observed.rights.why)
+        return
+    missing = [right for right in observed.rights if not right.allowed]
+    for right in missing:
+        yield failed(
+            "rights",
+            f"{right.service} ({right.account}) may not {right.verb} {right.resource}",
+            f"apply the service's roles again: {INSTALL}",
+        )
+    if observed.rights and not missing:
+        yield ok("rights", f"{len(observed.rights)} checked")
+
+
+def certificates(observed: Observed) -> Iterator[Finding]:
+    if isinstance(observed.certificates, Unread):
+        yield skipped("certificates", observed.certificates.why)
+        return
+    bad = False
+    for certificate in observed.certificates:
+        finding = _certificate(certificate.secret, certificate.ends, certificate.signed, observed.now)
+        bad = bad or finding is not None
+        if finding is not None:
+            yield finding
+    if observed.certificates and not bad:
+        first = min(certificate.ends for certificate in observed.certificates)
+        yield ok("certificates", f"{len(observed.certificates)}, the first ends {first:%Y-%m-%d}")
+    if not observed.certificates:
+        yield failed("certificates", "no Secret has one", "look at the Job <release>-certificates")
+
+
+def clocks(observed: Observed) -> Iterator[Finding]:
+    if isinstance(observed.server_time, Unread):
+        yield skipped("clocks", observed.server_time.why)
+        return
+    here_s = (observed.now - observed.server_time).total_seconds()
+    if abs(here_s) > MOST_SKEW_S:
+        text = f"this machine is {here_s:+.0f} s beside the API server"
+        yield warning(
+            "clocks", text, "synchronise this machine's clock; certificates and ages are read by it"
+        )
+    ahead = {}
+    for lease in () if isinstance(observed.node_leases, Unread) else observed.node_leases:
+        renewed = _time((lease.get("spec") or {}).get("renewTime"))
+        if renewed is not None and (renewed - observed.server_time).total_seconds() > MOST_SKEW_S:
+            ahead[key_of(lease)[1]] = renewed
+    if ahead:
+        yield warning(
+            "clocks",
+            f"ahead of the API server: {first_names(ahead)}",
+            "synchronise the nodes' clocks (chrony, systemd-timesyncd); usage is told apart by time",
+        )
+    elif abs(here_s) <= MOST_SKEW_S:
+        yield ok("clocks", f"within {MOST_SKEW_S:g} s")
+
+
+def prometheus(observed: Observed) -> Iterator[Finding]:
+    found = observed.prometheus
+    if isinstance(found, Unread):
+        yield skipped("prometheus", found.why, "give its address with --prometheus URL")
+    elif found.problem:
+        yield failed(
+            "prometheus", f"{found.url}: {found.problem}", "check the address, its Service and its pods"
+        )
+    elif not found.gpu_series:
+        yield failed(
+            "prometheus",
+            f"{found.url} has no DCGM_FI_DEV_GPU_UTIL",
+            "scrape the agents' :9400, for example by the chart's PodMonitor (monitoring.podMonitor.enabled)",
+        )
+    else:
+        yield ok("prometheus", f"{found.url} has {found.gpu_series} series of GPU utilisation")
+
+
+def _certificate(secret: str, ends: datetime, signed: bool, now: datetime) -> Finding | None:
+    renew = "run the renewal: kubectl create job renew --from=cronjob/<release>-certificates-renewal"
+    if not signed:
+        return failed("certificates", f"{secret} is not signed by the authority beside it", renew)
+    if ends <= now:
+        return failed("certificates", f"{secret} ended {ends:%Y-%m-%d %H:%M}", renew)
+    if ends - now < CERTIFICATE_LEFT:
+        return warning("certificates", f"{secret} ends {ends:%Y-%m-%d %H:%M}", renew)
+    return None
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return None if not text else datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _dotted(found: tuple[int, int]) -> str:
+    return ".".join(map(str, found))

@@ -1,0 +1,35 @@
+"""How a command reaches a Kubernetes API: by the given kubeconfig, that of a run here, or kubectl's."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gpuloom.kube.access import KubeAccess
+
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        envvar="GPULOOM_KUBECONFIG",
+        help="Kubeconfig file; else that of the run in --dir, else $KUBECONFIG, else ~/.kube/config.",
+    ),
+]
+ContextOption = Annotated[str, typer.Option("--context", help="The context of the kubeconfig to use.")]
+
+
+def find_access(kubeconfig: Path | None, context: str, directory: Path) -> "KubeAccess":
+    """Raise KubeAccessError if there is none."""
+    # Imported here: it brings HTTP and TLS along, and `gpuloom --help` shall be quick.
+    from gpuloom.kube.access import load_access  # noqa: PLC0415
+
+    return load_access(kubeconfig or _of_run(directory), os.environ, context=context or None)
+
+
+def _of_run(directory: Path) -> Path | None:
+    from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
+
+    path = directory / "kubeconfig"
+    return path if path.exists() and is_in_use(directory) else None

@@ -1,0 +1,107 @@
+"""events, version, completion, --kube: what they make of what they read."""
+
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuloom.cli.completion import Shell, completion_script
+from gpuloom.cli.events import event_lines, event_rows
+from gpuloom.cli.forwarding import Target, targets_of
+from gpuloom.cli.output import Output, rendered
+from gpuloom.cli.version import ServiceVersion, versions_of_metrics, versions_of_pods
+
+
+def an_event(component: str, minute: int, **more: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "team"},
+        "reportingComponent": component,
+        "type": "Warning",
+        "reason": "Untrusted",
+        "message": "two\nlines",
+        "involvedObject": {"kind": "Pod", "name": "a", "namespace": "team"},
+        "lastTimestamp": f"2026-11-18T12:{minute:02}:00Z",
+        "count": 3,
+    } | more
+
+
+def test_only_our_events_are_shown_the_newest_last() -> None:
+    found = [an_event("gpuloom-discovery", 5), an_event("kubelet", 6), an_event("gpuloom-autoscaler", 1)]
+
+    rows = event_rows(found, "", warnings_only=False)
+    lines = list(event_lines(rows, datetime(2026, 11, 18, 12, 10, tzinfo=UTC)))
+
+    assert [row.component for row in rows] == ["gpuloom-autoscaler", "gpuloom-discovery"]
+    assert lines[-1].split() == [
+        "5m",
+        "Warning",
+        "discovery",
+        "Untrusted",
+        "team/pod/a",
+        "two",
+        "lines",
+        "(x3)",
+    ]
+
+
+def test_events_are_chosen_by_object_and_kind_and_a_wrong_time_breaks_nothing() -> None:
+    found = [
+        an_event("gpuloom-discovery", 1, type="Normal"),
+        an_event("gpuloom-discovery", 2, lastTimestamp="soon"),
+        an_event("gpuloom-discovery", 3, involvedObject={"kind": "Node", "name": "a"}),
+    ]
+
+    assert len(event_rows(found, "Pod/a", warnings_only=True)) == 1
+    assert len(event_rows(found, "", warnings_only=False)) == 3
+
+
+def test_versions_are_what_processes_say_of_themselves_and_what_images_run() -> None:
+    metrics = ['gpuloom_build_info{service="discovery",version="0.1.0"} 1.0\n', "", "other 1\n"]
+    pods = [
+        {
+            "metadata": {"labels": {"app.kubernetes.io/name": "discovery"}},
+            "spec": {
+                "containers": [{"image": f"registry:5000/gpuloom/discovery{tail}"}, {"image": "proxy:1"}]
+            },
+        }
+        for tail in (":0.2.0", ":0.2.0", "@sha256:ab", "")
+    ]
+
+    assert versions_of_metrics(metrics) == [ServiceVersion("discovery", "0.1.0", 1)]
+    assert [(row.version, row.processes) for row in versions_of_pods(pods)] == [
+        ("0.2.0", 2),
+        ("latest", 1),
+        ("sha256:ab", 1),
+    ]
+
+
+def test_ports_are_forwarded_to_services_with_grpc_but_not_to_every_agent() -> None:
+    def service(name: str, *ports: str) -> dict[str, Any]:
+        labels = {"app.kubernetes.io/name": name}
+        spec = {"ports": [{"name": port, "port": 50000 + place} for place, port in enumerate(ports)]}
+        return {"metadata": {"namespace": "gpus", "name": f"r-{name}", "labels": labels}, "spec": spec}
+
+    found = targets_of(
+        [service("discovery", "http", "grpc"), service("node-agent", "grpc"), service("webhook", "https")]
+    )
+
+    assert found == [Target("gpus", "r-discovery", 50001, "GPULOOM_DISCOVERY_ADDRESS")]
+
+
+@pytest.mark.parametrize("shell", list(Shell))
+def test_completion_scripts_are_ones_their_shell_can_read(shell: Shell) -> None:
+    script = completion_script("gpu-autoscaler", shell)
+
+    assert "_GPU_AUTOSCALER_COMPLETE" in script
+    if program := shutil.which(shell.value):
+        subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=30)  # noqa: S603
+
+
+def test_yaml_says_what_json_says() -> None:
+    document = {"at": datetime(2026, 11, 18, tzinfo=UTC), "ratio": 0.5, "none": None}
+
+    text = rendered(Output.YAML, document, list)
+
+    assert text.splitlines() == ["at: '2026-11-18T00:00:00+00:00'", "ratio: 0.5", "none: null"]
