@@ -24,24 +24,24 @@ class Rival:
 
 
 RIVALS = (
-    Rival("ratio", [(60,), (300,), (600,)], lambda it, cold: Ours(InferenceMode.RATIO, it[0], cold)),
+    Rival("ratio", [(60,), (300,)], lambda it, cold: Ours(InferenceMode.RATIO, it[0], cold)),
     Rival(
         "adaptive",
-        [(5,), (10,), (20,), (40,), (60,), (120,), (240,)],
+        [(20,), (40,), (80,), (160,)],
         lambda it, cold: Ours(InferenceMode.ADAPTIVE, it[0], cold),
     ),
-    Rival("hpa utilization", [(30,), (40,), (50,), (60,), (80,)], lambda it, _: hpa_utilization(it[0])),
+    Rival("hpa utilization", [(40,), (50,), (60,), (80,)], lambda it, _: hpa_utilization(it[0])),
     Rival(
         "hpa running + waiting",
-        [(0.2,), (0.3,), (0.4,), (0.5,), (0.6,), (0.7,), (0.8,)],
+        [(0.2,), (0.3,), (0.4,), (0.5,), (0.6,), (0.7,)],
         lambda it, _: hpa_in_flight(it[0]),
     ),
     Rival(
         "hpa running + waiting, window tuned",
-        [(share, window) for share in (0.4, 0.6, 0.8) for window in (600.0, 1800.0, 3600.0)],
+        [(share, window) for share in (0.4, 0.5, 0.6) for window in (900.0, 1800.0)],
         lambda it, _: hpa_in_flight(it[0], it[1]),
     ),
-    Rival("keda queue", [(0.1,), (0.5,), (1,), (4,)], lambda it, _: keda_queue(it[0])),
+    Rival("keda queue", [(0.1,), (0.5,), (2,)], lambda it, _: keda_queue(it[0])),
 )
 
 
@@ -52,9 +52,12 @@ def main() -> None:
         "--days", type=int, default=2, help="length of the trace; half of it tunes (default 2)"
     )
     parser.add_argument("--seed", type=int, default=7, help="which blocks are drawn (default 7)")
+    parser.add_argument(
+        "--cold-start", type=int, nargs="+", default=(180, 420), metavar="S", help="seconds (default 180 420)"
+    )
     given = parser.parse_args()
     trace = arrivals(given.data, given.days, given.seed)
-    for cold_start_s in (180, 420):
+    for cold_start_s in given.cold_start:
         for line in report(trace, cold_start_s):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+
 from gpuloom.model.policies import (
     InferenceMetrics,
     InferenceMode,
@@ -15,7 +17,7 @@ from gpuloom.model.policies import (
 )
 from services.autoscaler.inference.core.adaptive import Demand, Learned, work_need
 from services.autoscaler.inference.core.decision import Situation, decide
-from services.autoscaler.inference.core.foresight import NeedHistory, highest_ahead, np
+from services.autoscaler.inference.core.foresight import NeedHistory, highest_ahead
 from services.autoscaler.inference.core.pace import Memory
 from services.autoscaler.inference.core.readings import Reading
 from tests.bench.inference.simulator import MOST, PLACES, SYNC_S, Policy, Seen

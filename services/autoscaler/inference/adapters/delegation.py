@@ -26,6 +26,8 @@ ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
 CONFIGMAP = ("extension-apiserver-authentication", "kube-system")
+AUTHENTICATED = "system:authenticated"
+"""Headers don't name it, because everybody has it who is somebody; the right to discovery hangs on it."""
 REMEMBERED_S = 10.0
 MOST_REMEMBERED = 1024
 MAX_TOKEN = 16_384
@@ -88,7 +90,7 @@ class Delegation:
             groups = [
                 value for header in self.proxy.group_headers for value in request.headers.getall(header, [])
             ]
-            return User(name, tuple(groups)) if name else None
+            return User(name, (*groups, AUTHENTICATED)) if name else None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip() or len(token) > MAX_TOKEN:
             return None

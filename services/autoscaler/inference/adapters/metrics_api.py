@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+import orjson
 from aiohttp import web
 
 from gpuloom.errors import GpuloomError, InvalidRequestError, NotFoundError
@@ -201,10 +202,13 @@ def _document(body: JsonObject) -> Handler:
 
 
 async def _groups(request: web.Request) -> web.Response:
-    """The aggregator first asks for everything in one document; refused that, it asks by version."""
+    """The aggregator asks for everything in one document; those that know an older form ask by version."""
     accepted = request.headers.get("Accept", "")
-    offered = [one for one in accepted.split(",") if "as=APIGroupDiscoveryList" not in one]
-    if accepted and not offered:
+    forms = [one for one in accepted.split(",") if one.strip()]
+    if any("as=APIGroupDiscoveryList" in one and "v=v2;" in one for one in forms):
+        body = orjson.dumps(catalogue.discovery())
+        return web.Response(body=body, headers={"Content-Type": catalogue.DISCOVERY_TYPE})
+    if forms and all("as=APIGroupDiscoveryList" in one for one in forms):
         return _failure(406, "NotAcceptable", "discovery is served by version")
     return web.json_response(catalogue.group_list())
 

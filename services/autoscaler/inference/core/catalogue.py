@@ -16,6 +16,8 @@ from services.autoscaler.inference.core.readings import Combination
 
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
 VERSIONS = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
+OWNERS = ("pods", "deployments.apps", "statefulsets.apps")
+DISCOVERY_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 TARGET_LABELS = {"deployment": "Deployment", "statefulset": "StatefulSet"}
 """Labels by which an external metric says whose it is."""
 
@@ -79,13 +81,43 @@ def group(name: str) -> Json:
     }
 
 
+def discovery() -> Json:
+    """All groups, versions and metrics in one document, as Kubernetes 1.30 and newer ask for it."""
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": [
+            {
+                "metadata": {"name": name, "creationTimestamp": None},
+                "versions": [
+                    {"version": version, "freshness": "Current", "resources": _discovered(name)}
+                    for version in versions
+                ],
+            }
+            for name, versions in VERSIONS.items()
+        ],
+    }
+
+
+def _discovered(name: str) -> list[Json]:
+    def entry(kind: str, **named: Any) -> Json:
+        response = {"group": "", "version": "", "kind": kind}
+        return {**named, "responseKind": response, "verbs": ["get"]}
+
+    placed = {"scope": "Namespaced", "singularResource": ""}
+    if name == EXTERNAL:
+        return [entry("ExternalMetricValueList", resource=one, **placed) for one in CATALOGUE]
+    metrics = [entry("MetricValueList", subresource=one) for one in CATALOGUE]
+    return [entry("MetricValueList", resource=one, subresources=metrics, **placed) for one in OWNERS]
+
+
 def resources(name: str, version: str) -> Json:
     if name == EXTERNAL:
         kind, names = "ExternalMetricValueList", list(CATALOGUE)
     else:
         kind = "MetricValueList"
-        owners = ("pods", "deployments.apps", "statefulsets.apps")
-        names = [f"{owner}/{metric}" for owner in owners for metric in CATALOGUE]
+        names = [f"{owner}/{metric}" for owner in OWNERS for metric in CATALOGUE]
     entries = [
         {"name": one, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]} for one in names
     ]

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from gpuloom.model.policies import AdaptiveSettings, InferenceMode, InferencePolicySpec
 from services.autoscaler.inference.core.adaptive import OCCUPANCY, Demand, Learned
 from services.autoscaler.inference.core.decision import decide
-from services.autoscaler.inference.core.foresight import Habit, NeedHistory, learn, np
+from services.autoscaler.inference.core.foresight import Habit, NeedHistory, learn
 from services.autoscaler.inference.core.pace import Memory
 from services.autoscaler.inference.core.readings import Reading
 from tests.unit.autoscaler.inference.builders import START, a_reading, a_situation, a_spec, at, decided
