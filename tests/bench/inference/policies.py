@@ -49,7 +49,7 @@ class Ours:
             max_replicas=MOST,
             metrics=InferenceMetrics(queue_depth=TargetMetric(target=1)),
             mode=self.mode,
-            cooldown_s=int(self.parameter) if self.mode is InferenceMode.RATIO else 60,
+            cooldown_s=int(self.parameter) if self.mode is InferenceMode.RATIO else 300,
         )
         if self.mode is InferenceMode.ADAPTIVE:
             self.history.missing_costs = self.parameter

@@ -19,6 +19,8 @@ OCCUPANCY = 0.8
 GUARD_STEP = 2.0
 """A guard asks for at most so many times the replicas that are ready: latency is no measure of how much is
 missing, and there is another round in seconds."""
+WORTH_TAKING = 0.1
+"""A smaller share of the replicas is not taken away: it would soon be asked for again."""
 SATURATED = 99.0
 """Percent from which on a share tells nothing but that it is full."""
 
@@ -106,6 +108,8 @@ def propose_adaptive(
         wanted = 0
     if wanted >= current:
         return Proposal(wanted, reason)
+    if wanted >= spec.min_replicas and 0 < current - wanted < WORTH_TAKING * current:
+        return Proposal(current, reason, f"{wanted} would do, which is too little less to take any away")
     kept = _why_kept(missing, readings, demand)
     return Proposal(current, reason, kept) if kept else Proposal(wanted, reason)
 
