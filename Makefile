@@ -28,7 +28,7 @@ rights: $(VENV)/.dev-ready ## test-real with nothing left out; fails on a right 
 	@GPULOOM_REQUIRE_REAL=1 GPULOOM_RIGHTS_FULL=1 tests/real.sh "$(BIN)" $(ARGS)
 
 test-soak: $(VENV)/.dev-ready ## the cluster tests at full length and size; GPULOOM_CLUSTER_NODES and GPULOOM_CLUSTER_PODS change it
-	@GPULOOM_CLUSTER_SOAK=1 $(BIN)/pytest -q -s -m real tests/cluster $(ARGS)
+	@GPULOOM_CLUSTER_SOAK=1 $(BIN)/pytest -q -s -m real tests/cluster tests/browser/test_scale.py $(ARGS)
 
 kube-assets: $(VENV)/.dev-ready ## build pinned Kubernetes programs for the cluster tests from Go modules (once)
 	@$(BIN)/python -m tests.cluster.assets.build $(ARGS)

@@ -29,6 +29,10 @@ ANNOTATION_DELIVERED = "gpuloom.dev/delivered"
 """On a container, in the runtime only: what the agent gave it. It outlives the agent."""
 ANNOTATION_NO_DISRUPT = "gpuloom.dev/no-disrupt"
 """On a pod, "true": it is not moved to make room."""
+ANNOTATION_NO_PREEMPT = "gpuloom.dev/no-preempt"
+"""On a pod, "true": nobody takes its devices for another pod."""
+ANNOTATION_CHECKPOINT_TIME = "gpuloom.dev/checkpoint-time"
+"""On a pod: when it last saved its work."""
 ANNOTATION_ENFORCEMENT = "gpuloom.dev/enforcement"
 """On a pod: mps (its share must be a limit of the driver) or none (accounting is enough)."""
 ANNOTATION_MPS_THREADS = "gpuloom.dev/mps-thread-percentage"
@@ -48,6 +52,8 @@ POD_KEYS = frozenset(
         ANNOTATION_EPOCH,
         ANNOTATION_MIG_PROFILE,
         ANNOTATION_NO_DISRUPT,
+        ANNOTATION_NO_PREEMPT,
+        ANNOTATION_CHECKPOINT_TIME,
         ANNOTATION_ENFORCEMENT,
         ANNOTATION_MPS_THREADS,
         ANNOTATION_MPS_MEMORY,

@@ -50,6 +50,8 @@ class Embedded(StrEnum):
     """Address of the played inference service."""
     DATABASES = "databases"
     """The directory of SQLite files."""
+    CONSOLE_ACCESS = "console_access"
+    """Everybody who reaches this machine's loopback: the simulated API reviews no tokens."""
     NAMESPACE = "namespace"
     """Where leases and what is remembered are kept: a fresh cluster has no namespace of ours."""
     USAGE_INTERVAL = "usage_interval"
@@ -212,6 +214,7 @@ ROSTER = Roster(
                     "autoscaler",
                     "webhook",
                     "mig_controller",
+                    "console",
                     "cli",
                 ),
             ),
@@ -226,7 +229,15 @@ ROSTER = Roster(
             kind=Kind.LEADER,
             short="cost",
             own_ports=(
-                grpc_port(50055, "optimizer", "scheduler_extender", "autoscaler", "cli"),
+                grpc_port(
+                    50055,
+                    "optimizer",
+                    "scheduler_extender",
+                    "autoscaler",
+                    "mig_controller",
+                    "console",
+                    "cli",
+                ),
                 Port(
                     "opencost",
                     9003,
@@ -257,7 +268,7 @@ ROSTER = Roster(
             # Its cursors are in its database: two would read everything twice.
             kind=Kind.SINGLE,
             short="optimizer",
-            own_ports=(grpc_port(50051, "scheduler_extender", "cli"),),
+            own_ports=(grpc_port(50051, "scheduler_extender", "console", "cli"),),
             outside=frozenset({Outside.KUBERNETES_API, Outside.POSTGRESQL}),
             embedded={
                 "GPULOOM_DATABASE_URL": "sqlite:///{databases}/optimizer.db",
@@ -272,7 +283,7 @@ ROSTER = Roster(
             kind=Kind.LEADER,
             short="extender",
             own_ports=(
-                grpc_port(50058, "mig_controller", "autoscaler", "cli"),
+                grpc_port(50058, "mig_controller", "autoscaler", "console", "cli"),
                 Port(
                     "https",
                     8443,
@@ -293,7 +304,7 @@ ROSTER = Roster(
             kind=Kind.LEADER,
             short="autoscaler",
             own_ports=(
-                grpc_port(50056, "cli"),
+                grpc_port(50056, "console", "cli"),
                 Port(
                     "keda",
                     50059,
@@ -329,7 +340,7 @@ ROSTER = Roster(
             name="mig_controller",
             kind=Kind.LEADER,
             short="mig",
-            own_ports=(grpc_port(50054, "cli"),),
+            own_ports=(grpc_port(50054, "console", "cli"),),
             embedded={
                 "GPULOOM_MIG_LEASE_NAMESPACE": "{namespace}",
                 # Whoever watches a run does not want to wait for it.
@@ -340,7 +351,7 @@ ROSTER = Roster(
             name="controller",
             kind=Kind.LEADER,
             short="controller",
-            own_ports=(grpc_port(50057, "cli"),),
+            own_ports=(grpc_port(50057, "console", "cli"),),
             embedded={
                 "GPULOOM_CONTROLLER_LEASE_NAMESPACE": "{namespace}",
                 "GPULOOM_CONTROLLER_DEFAULT_IMAGE": "example/model:1",
@@ -360,9 +371,30 @@ ROSTER = Roster(
                 ),
             ),
         ),
+        Service(
+            name="console",
+            kind=Kind.REPLICAS,
+            short="console",
+            own_ports=(
+                Port(
+                    "https",
+                    8088,
+                    "GPULOOM_CONSOLE_PORT",
+                    frozenset({"browser", "oidc_proxy"}),
+                    "GPULOOM_CONSOLE_HOST",
+                ),
+            ),
+            embedded={
+                "GPULOOM_CONSOLE_ACCESS": "{console_access}",
+            },
+        ),
     ),
     clients=(
         Client("cli"),
+        # Programs of users: it reads what cli may read (rpc/identity.py).
+        Client("client"),
+        Client("oidc_proxy"),
+        Client("browser", certified=False),
         Client("kube_scheduler"),
         Client("kube_apiserver", certified=False),
         Client("prometheus", certified=False),

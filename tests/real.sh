@@ -99,6 +99,11 @@ on_machines() { # pytest arguments
   else
     absent "the exporter and a mesh, scraped by a real Prometheus; dashboards, rules and alerts" "no apt-get to fetch it with"
   fi
+  if command -v chromium >/dev/null || [ -n "${CHROMIUM:-}" ] || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
+    part "the web console in a real Chromium" "$bin/pytest" -q -s -n 2 --dist loadfile -m real tests/browser "$@"
+  else
+    absent "the web console in a real Chromium" "no chromium"
+  fi
   if has_cluster; then
     part "real nodes: kubelet and containerd, delivery by NRI, NVIDIA's device plugin" "$bin/pytest" -q -m real "${on_nodes[@]}" "$@"
   fi

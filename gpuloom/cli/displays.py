@@ -11,7 +11,7 @@ from rich.live import Live
 from gpuloom.cli.observation import MeshView, Observer
 from gpuloom.cli.screen import Frame, render
 from gpuloom.roster import Service
-from gpuloom.sim.mesh import MeshPlan, central
+from gpuloom.sim.mesh import CONSOLE, MeshPlan, central
 
 
 class ProgressLines:
@@ -84,10 +84,11 @@ def addresses(plan: MeshPlan) -> dict[str, str]:
     """Ready to paste, the most useful first; of the agents, which are all alike, the first."""
     endpoints = _shown(plan.directory.endpoints_file)
     return {
+        "Console": f"{plan.console_url} (its certificate is of the run's own authority)",
         "Pods": f"kubectl --kubeconfig {_shown(plan.directory.kubeconfig)} get pods -A",
         "GPU metrics": f"{plan.exporter_urls[0]} (other nodes: {endpoints})",
         "Kubernetes": plan.api_url,
-        **{row.short.capitalize(): _places(plan, row) for row in central(plan.roster)},
+        **{row.short.capitalize(): _places(plan, row) for row in central(plan.roster) if row.name != CONSOLE},
         "Metrics": f"{plan.metrics_urls['extender']} (other services: {endpoints})",
         "Logs": str(_shown(plan.directory.logs)),
     }

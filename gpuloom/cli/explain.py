@@ -78,6 +78,8 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
         yield f"asks for {explanation.request}"
     if explanation.devices:
         yield f"has {device_texts(explanation.devices)}"
+    if explanation.keeping:
+        yield f"kept: {explanation.keeping}"
     if explanation.problem:
         yield f"problem: {explanation.problem}"
     for warning in explanation.warnings:

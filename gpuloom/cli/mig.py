@@ -1,4 +1,4 @@
-"""`gpuloom mig`: how GPUs are cut, and what it would take to fit slices. Only asks and shows."""
+"""`gpuloom mig`: how GPUs are cut, what it would take to fit slices, and to have that done."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,22 @@ from gpuloom.cli.connection import DEFAULT_TIMEOUT_S, DirectoryOption, TimeoutOp
 from gpuloom.cli.output import Output, OutputOption
 from gpuloom.cli.tables import table_lines
 from gpuloom.errors import InvalidRequestError
+from gpuloom.model.gpu import SharingMode
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.mig_cards import MigCard, MigCards, PlannedFit
+from gpuloom.model.mig_cards import BegunChange, MigCard, MigCards, PlannedFit
+from gpuloom.model.sharing import MigStage
 
-_HEADER = ("NODE", "GPU", "MODEL", "STATE", "LAYOUT", "SLICE", "START", "SLICE-STATE", "OWNER", "NOTE")
+_HEADER = (
+    *("NODE", "GPU", "MODEL", "STATE", "SHARED", "LAYOUT"),
+    *("SLICE", "START", "SLICE-STATE", "OWNER", "NOTE"),
+)
 
 _Mig = Annotated[str, typer.Option("--mig", metavar="HOST:PORT", help="The MIG controller's gRPC address.")]
 _Node = Annotated[str, typer.Option("--node", help="Only this node. Default: all.")]
 _All = Annotated[bool, typer.Option("--all", help="Also GPUs that are not cut.")]
+_Apply = Annotated[
+    bool, typer.Option("--apply", help="Carry the plan out: pods are evicted, unless a budget forbids it.")
+]
 _Fit = Annotated[
     list[str], typer.Option("--fit", metavar="PROFILE=COUNT", help="Slices that are to fit; may be repeated.")
 ]
@@ -46,7 +54,7 @@ def list_cards(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show GPUs that are cut or being cut, their slices with state and owner, and pods that wait for one.
+    """Show GPUs that are cut, being cut or shared, their slices with state and owner, and pods that wait.
 
     Exits 0 also if there are none, 3 if the MIG controller can't be reached.
     """
@@ -55,9 +63,7 @@ def list_cards(
 
     found = ask(endpoint, lambda channel: client.list_cards(channel, timeout))
     cards = tuple(
-        card
-        for card in found.cards
-        if node in ("", card.node_name) and (show_all or card.slices or card.stage.value != "GPUDiscovered")
+        card for card in found.cards if node in ("", card.node_name) and (show_all or _is_divided(card))
     )
     shown = MigCards(cards, found.waiting)
     if output is Output.JSON:
@@ -67,26 +73,47 @@ def list_cards(
     raise typer.Exit(exits.FINE)
 
 
+def _is_divided(card: MigCard) -> bool:
+    return bool(card.slices) or card.stage is not MigStage.GPU_DISCOVERED or _is_shared(card)
+
+
+def _is_shared(card: MigCard) -> bool:
+    return card.sharing in (SharingMode.MPS, SharingMode.TIME_SLICING)
+
+
 def plan(
     fit: _Fit,
+    apply: _Apply = False,
     mig: _Mig = "",
     directory: DirectoryOption = Path("run"),
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show the fewest moves after which these slices fit, with their price. Nothing is changed.
+    """Show the fewest moves after which these slices fit, with their price. Changes nothing but with --apply.
 
-    Exits 0 if they fit, 1 if some do not, whatever moves; 3 if the MIG controller can't be reached.
+    With --apply exactly what is shown is begun, or nothing: holds first, then pods are evicted, then GPUs are
+    cut. `gpuloom mig list` shows how that goes on.
+
+    Exits 0 if they fit, 1 if some do not, whatever moves, or if the plan could not be begun; 3 if the MIG
+    controller can't be reached.
     """
     demand = demand_of(fit)
     endpoint = find_endpoint("mig_controller", mig, directory, os.environ)
     from gpuloom.clients import mig as client  # noqa: PLC0415 - brings gRPC along
 
     found = ask(endpoint, lambda channel: client.plan_fit(channel, demand, timeout))
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-    else:
+    if output is Output.TABLE:
         typer.echo("\n".join(plan_lines(found, demand)))
+    begun: tuple[BegunChange, ...] = ()
+    if apply and found.steps and not found.missing:
+        begun = ask(endpoint, lambda channel: client.apply_fit(channel, demand, found.fingerprint, timeout))
+    if output is Output.JSON:
+        shown = {"plan": found, "begun": begun} if apply else found
+        typer.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2))
+    elif begun:
+        typer.echo(f"begun: {', '.join(change.id for change in begun)}; see gpuloom mig list")
+    elif apply and found.missing:
+        typer.echo("nothing is begun")
     raise typer.Exit(exits.NO if found.missing else exits.FINE)
 
 
@@ -150,19 +177,36 @@ def plan_lines(found: PlannedFit, demand: Mapping[str, int]) -> Iterator[str]:
         for place in step.create:
             yield f"    make {_place(place)}"
     if found.steps:
-        yield f"{moves} pods have to move" if moves else "nobody has to move"
+        yield _moves_text(found) if moves else "nobody has to move"
+    if found.stranded:
+        yield f"no place now for {', '.join(found.stranded)}: they would wait"
     if found.missing:
         missing = ", ".join(f"{count} x {profile}" for profile, count in sorted(found.missing.items()))
         yield f"does not fit, whatever moves: {missing}"
 
 
+def _moves_text(found: PlannedFit) -> str:
+    prices = [move.price_usd for step in found.steps for move in step.moves]
+    known = [price for price in prices if price is not None]
+    text = "1 pod has to move" if len(prices) == 1 else f"{len(prices)} pods have to move"
+    if not known:
+        return text
+    rest = f", and what {len(prices) - len(known)} lose is not known" if len(known) < len(prices) else ""
+    return f"{text}: ${sum(known):.2f} of work lost{rest}"
+
+
 def _cells(card: MigCard) -> Iterator[tuple[str, ...]]:
-    head = (card.node_name, str(card.index), card.model, card.stage.value, layout_text(card))
+    shared = card.sharing.value if _is_shared(card) else "-"
+    head = (card.node_name, str(card.index), card.model, card.stage.value, shared, layout_text(card))
     note = exits.one_line(card.note) if card.note else ""
-    if not card.slices:
+    for number, tenant in enumerate(card.tenants):
+        first = head if number == 0 else ("",) * len(head)
+        milli = f"{tenant.milli}/1000"
+        yield (*first, milli, "-", tenant.keeping, tenant.owner, note if number == 0 else "")
+    if not card.slices and not card.tenants:
         yield (*head, "-", "-", "-", "-", note)
     for number, one in enumerate(card.slices):
-        first = head if number == 0 else ("", "", "", "", "")
+        first = head if number == 0 else ("",) * len(head)
         place = (one.placement.profile, str(one.placement.start), one.stage.value, one.owner or "-")
         yield (*first, *place, note if number == 0 else "")
 

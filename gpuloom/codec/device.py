@@ -89,6 +89,7 @@ def gpu_from_proto(message: pb.Gpu) -> Gpu:
         mig_instances=tuple(_instance_from_proto(instance) for instance in message.mig_instances),
         changing=shortened(message.changing),
         sharing=sharing_mode_from_proto(message.sharing),
+        least_milli=min(message.least_milli, MILLI_PER_GPU),
     )
 
 
@@ -108,6 +109,7 @@ def gpu_to_proto(gpu: Gpu) -> pb.Gpu:
         mig_instances=[_instance_to_proto(instance) for instance in gpu.mig_instances],
         changing=gpu.changing,
         sharing=sharing_mode_to_proto(gpu.sharing),
+        least_milli=gpu.least_milli,
     )
 
 

@@ -52,6 +52,7 @@ def explanation_to_proto(explanation: Explanation) -> pb.ExplainResponse:
         decisions=map(decision_to_proto, explanation.decisions),
         note=explanation.note,
         warnings=explanation.warnings,
+        keeping=explanation.keeping,
     )
 
 
@@ -71,6 +72,7 @@ def explanation_from_proto(message: pb.ExplainResponse) -> Explanation:
         decisions=tuple(map(decision_from_proto, message.decisions)),
         note=shortened(message.note),
         warnings=tuple(map(shortened, message.warnings)),
+        keeping=shortened(message.keeping),
     )
 
 

@@ -15,7 +15,7 @@ from gpuloom.codec.device import (
     shortened,
 )
 from gpuloom.errors import InvalidRequestError
-from gpuloom.model.gpu import GPU_UUID
+from gpuloom.model.gpu import GPU_UUID, MILLI_PER_GPU
 from gpuloom.model.layout import (
     ChangeState,
     GpuLayout,
@@ -185,6 +185,7 @@ def _sharing_to_proto(sharing: Sharing) -> pb.GpuSharing:
         thread_percentage=sharing.thread_percentage,
         memory_mib=sharing.memory_mib,
         time_slice=sharing.time_slice,
+        least_milli=sharing.least_milli,
     )
 
 
@@ -196,6 +197,7 @@ def _sharing_from_proto(message: pb.GpuSharing) -> Sharing:
         thread_percentage=message.thread_percentage,
         memory_mib=message.memory_mib,
         time_slice=message.time_slice,
+        least_milli=min(message.least_milli, MILLI_PER_GPU),
     )
 
 

@@ -1,6 +1,6 @@
 """What the MIG controller shows: proto <-> model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpuloom.codec.allocation import MIG_PROFILE
 from gpuloom.codec.device import (
@@ -16,6 +16,8 @@ from gpuloom.codec.device import (
 )
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.mig_cards import (
+    BegunChange,
+    GpuTenant,
     MigCard,
     MigCards,
     MigSlice,
@@ -93,6 +95,8 @@ def fit_to_proto(fit: PlannedFit) -> pb.PlanFitResponse:
         ],
         there=fit.there,
         missing=fit.missing,
+        fingerprint=fit.fingerprint,
+        stranded=fit.stranded,
     )
 
 
@@ -110,6 +114,29 @@ def fit_from_proto(message: pb.PlanFitResponse) -> PlannedFit:
         ),
         there=dict(message.there),
         missing=dict(message.missing),
+        stranded=tuple(shortened(name) for name in message.stranded),
+        fingerprint=bounded(message.fingerprint, "fingerprint"),
+    )
+
+
+def fingerprint_from_proto(message: pb.ApplyFitRequest) -> str:
+    return required(message.fingerprint, "fingerprint")
+
+
+def begun_to_proto(changes: Iterable[BegunChange]) -> pb.ApplyFitResponse:
+    return pb.ApplyFitResponse(
+        changes=[pb.BegunChange(id=one.id, node_name=one.node_name, gpu_uuid=one.gpu_uuid) for one in changes]
+    )
+
+
+def begun_from_proto(message: pb.ApplyFitResponse) -> tuple[BegunChange, ...]:
+    return tuple(
+        BegunChange(
+            required(one.id, "change"),
+            required(one.node_name, "node name"),
+            required(one.gpu_uuid, "GPU UUID"),
+        )
+        for one in message.changes
     )
 
 
@@ -137,6 +164,7 @@ def _card_to_proto(card: MigCard) -> pb.MigCard:
         memory_slices=card.memory_slices,
         note=card.note,
         sharing=sharing_mode_to_proto(card.sharing),
+        tenants=[pb.GpuTenant(owner=one.owner, milli=one.milli, keeping=one.keeping) for one in card.tenants],
     )
 
 
@@ -159,4 +187,8 @@ def _card_from_proto(message: pb.MigCard) -> MigCard:
         ),
         note=shortened(message.note),
         sharing=sharing_mode_from_proto(message.sharing),
+        tenants=tuple(
+            GpuTenant(shortened(one.owner), one.milli, bounded(one.keeping, "keeping"))
+            for one in message.tenants
+        ),
     )

@@ -86,6 +86,8 @@ class QuarantineNotice:
 class Explanation:
     """`problem`: why no node may have the pod, whatever its devices; `warnings`: what is odd about it.
 
+    `keeping`: how a bound pod's part of its devices is kept.
+
     There is a judgement for a pod that waits for a node, unless its request has no meaning.
     """
 
@@ -100,6 +102,7 @@ class Explanation:
     decisions: tuple[Decision, ...] = ()
     note: str = ""
     warnings: tuple[str, ...] = ()
+    keeping: str = ""
 
 
 @dataclass(frozen=True, slots=True)

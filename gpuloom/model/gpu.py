@@ -29,7 +29,10 @@ class SharingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`changing`: what is being done to the whole GPU, so that nothing of it is given out; else empty."""
+    """`changing`: what is being done to the whole GPU, so that nothing of it is given out; else empty.
+
+    `least_milli`: no share of it is smaller, so that no more pods share it than it was set up for; 0: any is.
+    """
 
     uuid: str
     index: int
@@ -45,6 +48,7 @@ class Gpu:
     mig_instances: tuple[MigInstance, ...] = ()
     changing: str = ""
     sharing: SharingMode = SharingMode.NONE
+    least_milli: int = 0
 
 
 @dataclass(frozen=True, slots=True)

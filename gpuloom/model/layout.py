@@ -12,13 +12,14 @@ class Sharing:
     """How pods share a GPU that is not cut.
 
     Of MPS: what a client gets unless its container says less; 0 is all. Of time slicing: the driver's class
-    of slice, 1 short, 2 medium, 3 long; 0 is the driver's default.
+    of slice, 1 short, 2 medium, 3 long; 0 is the driver's default. `least_milli`: no share is smaller.
     """
 
     mode: SharingMode = SharingMode.NONE
     thread_percentage: int = 0
     memory_mib: int = 0
     time_slice: int = 0
+    least_milli: int = 0
 
 
 NOT_SHARED = Sharing()

@@ -20,6 +20,15 @@ class MigSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTenant:
+    """A pod that has a GPU or a share of it, and whether that is hard, limited or accounted."""
+
+    owner: str
+    milli: int
+    keeping: str
+
+
+@dataclass(frozen=True, slots=True)
 class MigCard:
     """`note`: what is being changed, or why nothing can be; empty if neither."""
 
@@ -32,6 +41,7 @@ class MigCard:
     slices: tuple[MigSlice, ...] = ()
     note: str = ""
     sharing: SharingMode = SharingMode.NONE
+    tenants: tuple[GpuTenant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,22 @@ class PlannedCard:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFit:
-    """`there` are free already; `missing` do not fit, whatever moves."""
+    """`there` are free already; `missing` do not fit, whatever moves.
+
+    `stranded` would move and have no place anywhere now. `fingerprint` names the plan.
+    """
 
     steps: tuple[PlannedCard, ...] = ()
     there: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
+    stranded: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunChange:
+    """A change of one GPU that is held and written down."""
+
+    id: str
+    node_name: str
+    gpu_uuid: str

@@ -220,6 +220,7 @@ def _is_card(request: GpuRequest, gpu: Gpu, memory_mib: int) -> bool:
         and gpu.memory_mib >= memory_mib
         and is_model(request, gpu.model, gpu.architecture)
         and (not request.enforced or gpu.sharing is SharingMode.MPS)
+        and (request.kind is not RequestKind.SHARE or request.milli >= gpu.least_milli)
     )
 
 

@@ -76,7 +76,8 @@ def _too_few(gpu: GpuRequest) -> str:
     memory = _memory_text(gpu, " with ")
     if gpu.kind is RequestKind.SHARE:
         limits = " with an MPS daemon (gpuloom.dev/enforcement: mps)" if gpu.enforced else ""
-        return f"node has no GPU{_model_text(gpu)}{memory} outside MIG mode{limits}"
+        how = f"{memory} outside MIG mode{limits} for shares of {gpu.milli} milli"
+        return f"node has no GPU{_model_text(gpu)}{how}"
     return f"node has fewer than {gpu.count} GPUs{_model_text(gpu)}{memory} outside MIG mode"
 
 

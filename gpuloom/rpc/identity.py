@@ -69,6 +69,15 @@ def identity_from_uris(uris: Iterable[str]) -> str:
     return ours[0]
 
 
+READER, READS_AS = "client", "cli"
+"""Programs of users: one certificate, which may read whatever the command line may, and change nothing."""
+
+
+def authorized_as(caller: str, *, reads: bool) -> str:
+    """In whose name a caller is let in."""
+    return READS_AS if caller == READER and reads else caller
+
+
 def authorize(caller: str, allowed: frozenset[str] | None, method: str) -> None:
     """Raise NotAllowedError unless the caller is listed. None lists every authenticated caller."""
     if allowed is not None and caller not in allowed:

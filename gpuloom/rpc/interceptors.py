@@ -42,7 +42,7 @@ from gpuloom.rpc.deadline import (
     unary_timeout_s,
 )
 from gpuloom.rpc.draining import next_of, next_unless
-from gpuloom.rpc.identity import UnauthenticatedError, authorize, identity_from_auth_context
+from gpuloom.rpc.identity import UnauthenticatedError, authorize, authorized_as, identity_from_auth_context
 from gpuloom.rpc.methods import UNKNOWN_METHOD, MethodFacts
 from gpuloom.rpc.metrics import ObservedCall, RpcMetrics
 from gpuloom.rpc.retry import retry_delay_s
@@ -198,6 +198,7 @@ class ServerInterceptor(aio.ServerInterceptor):
     def _admit(self, policy: MethodPolicy, context: _Context) -> None:
         if self._side.authenticated:
             caller = identity_from_auth_context(context.auth_context())
+            caller = authorized_as(caller, reads=policy.facts.reads)
             authorize(caller, policy.allowed, policy.facts.method)
         if self._side.draining.done() and not policy.serves_while_draining:
             raise NotReadyError("draining")

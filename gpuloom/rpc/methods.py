@@ -7,16 +7,21 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 
+READS = MethodOptions.NO_SIDE_EFFECTS
 _HARMLESS = (MethodOptions.NO_SIDE_EFFECTS, MethodOptions.IDEMPOTENT)
 
 
 @dataclass(frozen=True, slots=True)
 class MethodFacts:
-    """One RPC. Service and method are metric labels, so they come from descriptors, never from the wire."""
+    """One RPC. Service and method are metric labels, so they come from descriptors, never from the wire.
+
+    `reads`: its contract says that it has no side effects.
+    """
 
     service: str
     method: str
     retryable: bool
+    reads: bool = False
 
 
 UNKNOWN_METHOD = MethodFacts("unknown", "unknown", retryable=False)
@@ -27,10 +32,12 @@ def method_path(service: ServiceDescriptor, method: str) -> str:
 
 
 def facts_of(method: MethodDescriptor) -> MethodFacts:
+    level = method.GetOptions().idempotency_level
     return MethodFacts(
         service=method.containing_service.full_name,
         method=method.name,
-        retryable=method.GetOptions().idempotency_level in _HARMLESS,
+        retryable=level in _HARMLESS,
+        reads=level == READS,
     )
 
 

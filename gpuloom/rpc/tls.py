@@ -104,12 +104,21 @@ def channel_credentials(certificates: Certificates) -> grpc.ChannelCredentials:
     )
 
 
-def server_ssl_context(source: CertificateSource, require_client_certificate: bool) -> ssl.SSLContext:
-    """For an HTTPS server. Each handshake uses the newest files, without a restart."""
+def server_ssl_context(
+    source: CertificateSource,
+    require_client_certificate: bool,
+    *,
+    ask_for_client_certificate: bool = False,
+) -> ssl.SSLContext:
+    """For an HTTPS server. Each handshake uses the newest files, without a restart.
+
+    Who is asked for a certificate may show none, but not one of another authority.
+    """
+    asked = ssl.CERT_OPTIONAL if ask_for_client_certificate else ssl.CERT_NONE
 
     def load() -> ssl.SSLContext:
         context = _ssl_context(source.files, ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = ssl.CERT_REQUIRED if require_client_certificate else ssl.CERT_NONE
+        context.verify_mode = ssl.CERT_REQUIRED if require_client_certificate else asked
         # Callers in Go don't resume sessions; tickets would be a third of what a handshake costs us.
         context.num_tickets = 0
         return context

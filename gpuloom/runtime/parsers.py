@@ -139,3 +139,13 @@ def comma_list(parse_item: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]
 def quoted(raw: str) -> str:
     """The value as a person typed it, on one line and not endless."""
     return repr(raw if len(raw) <= LONGEST_QUOTE else raw[:LONGEST_QUOTE] + "…")
+
+
+def usd(raw: str) -> float:
+    try:
+        amount = float(raw)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < 10_000:
+        raise ValueError("must be a price in USD above 0, such as 2.5")
+    return amount

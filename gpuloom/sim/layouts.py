@@ -57,8 +57,8 @@ def layout_from_json(document: Mapping[str, Any]) -> MachineLayout:
         made=int(document["made"]),
         gpus={gpu.uuid: gpu for gpu in gpus},
         sharing={
-            str(uuid): Sharing(SharingMode(mode), int(threads), int(memory_mib), int(time_slice))
-            for uuid, (mode, threads, memory_mib, time_slice) in document["sharing"].items()
+            str(uuid): Sharing(SharingMode(mode), *map(int, numbers))
+            for uuid, (mode, *numbers) in document["sharing"].items()
         },
     )
 
@@ -182,7 +182,13 @@ class LayoutFile:
             "made": layout.made,
             "gpus": [gpu_to_json(gpu) for _, gpu in sorted(layout.gpus.items())],
             "sharing": {
-                uuid: [sharing.mode.value, sharing.thread_percentage, sharing.memory_mib, sharing.time_slice]
+                uuid: [
+                    sharing.mode.value,
+                    sharing.thread_percentage,
+                    sharing.memory_mib,
+                    sharing.time_slice,
+                    sharing.least_milli,
+                ]
                 for uuid, sharing in sorted(layout.sharing.items())
             },
         }

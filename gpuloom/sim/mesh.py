@@ -24,6 +24,7 @@ from gpuloom.sim.run_directory import RunDirectory
 
 AGENT = ROSTER["node_agent"]
 EXPORTER = "exporter"
+CONSOLE = "console"
 SINGLE_AGENTS = 2
 """So many agents are processes of their own, one of each mode, to be killed and silenced alone. The others
 share processes: an interpreter for each would be most of the load."""
@@ -99,6 +100,10 @@ class MeshPlan:
     @property
     def extender_url(self) -> str:
         return f"https://{self.address('scheduler_extender', 'https')}"
+
+    @property
+    def console_url(self) -> str:
+        return f"https://{self.address(CONSOLE, 'https')}/"
 
     def address(self, service: str, port: str = GRPC) -> str:
         return f"{HOST}:{self.ports.services[service][port]}"
@@ -326,6 +331,7 @@ class MeshPlanner:
             Embedded.CLOUD: _url(self.ports.cloud),
             Embedded.INFERENCE: _url(self.ports.inference),
             Embedded.DATABASES: str(self.directory.databases),
+            Embedded.CONSOLE_ACCESS: "loopback",
             Embedded.NAMESPACE: SERVICE_NAMESPACE,
             Embedded.USAGE_INTERVAL: LIVELY_USAGE if lively else QUIET_USAGE,
         }
@@ -388,6 +394,7 @@ def _endpoints(plan: MeshPlan) -> dict[str, object]:
         "key": str(files.key_file),
         "authority": str(files.ca_file),
         "kubernetes": plan.api_url,
+        "console": plan.console_url,
         "metrics": plan.metrics_urls,
         "gpu_metrics": plan.exporter_urls,
     }

@@ -62,7 +62,7 @@ class AutoscalerServiceServicer:
     """
 
     def GetStatus(self, request, context):
-        """How every policy and every node claim stands. Only the leader answers. Callers: cli.
+        """How every policy and every node claim stands. Only the leader answers. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,21 +70,21 @@ class AutoscalerServiceServicer:
 
     def GetPlan(self, request, context):
         """What would be bought or removed now, for which pods, at what price, and what was rejected. Only the leader
-        answers. Callers: cli.
+        answers. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetInference(self, request, context):
-        """How inference services are scaled, and why. Only the leader answers. Callers: cli.
+        """How inference services are scaled, and why. Only the leader answers. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListActions(self, request, context):
-        """The newest scaling actions, newest first. Callers: cli.
+        """The newest scaling actions, newest first. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,15 +34,15 @@ class AutoscalerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AutoscalerServiceAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_autoscaler_pb2.GetStatusRequest, _autoscaler_pb2.GetStatusResponse]
-    """How every policy and every node claim stands. Only the leader answers. Callers: cli."""
+    """How every policy and every node claim stands. Only the leader answers. Callers: console, cli."""
     GetPlan: _grpc.UnaryUnaryMultiCallable[_autoscaler_pb2.GetPlanRequest, _autoscaler_pb2.GetPlanResponse]
     """What would be bought or removed now, for which pods, at what price, and what was rejected. Only the leader
-    answers. Callers: cli.
+    answers. Callers: console, cli.
     """
     GetInference: _grpc.UnaryUnaryMultiCallable[_autoscaler_pb2.GetInferenceRequest, _autoscaler_pb2.GetInferenceResponse]
-    """How inference services are scaled, and why. Only the leader answers. Callers: cli."""
+    """How inference services are scaled, and why. Only the leader answers. Callers: console, cli."""
     ListActions: _grpc.UnaryUnaryMultiCallable[_autoscaler_pb2.ListActionsRequest, _autoscaler_pb2.ListActionsResponse]
-    """The newest scaling actions, newest first. Callers: cli."""
+    """The newest scaling actions, newest first. Callers: console, cli."""
 
 @_typing.type_check_only
 class AutoscalerServiceAsyncStub(AutoscalerServiceStub):
@@ -50,15 +50,15 @@ class AutoscalerServiceAsyncStub(AutoscalerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_autoscaler_pb2.GetStatusRequest, _autoscaler_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """How every policy and every node claim stands. Only the leader answers. Callers: cli."""
+    """How every policy and every node claim stands. Only the leader answers. Callers: console, cli."""
     GetPlan: _aio.UnaryUnaryMultiCallable[_autoscaler_pb2.GetPlanRequest, _autoscaler_pb2.GetPlanResponse]  # type: ignore[assignment]
     """What would be bought or removed now, for which pods, at what price, and what was rejected. Only the leader
-    answers. Callers: cli.
+    answers. Callers: console, cli.
     """
     GetInference: _aio.UnaryUnaryMultiCallable[_autoscaler_pb2.GetInferenceRequest, _autoscaler_pb2.GetInferenceResponse]  # type: ignore[assignment]
-    """How inference services are scaled, and why. Only the leader answers. Callers: cli."""
+    """How inference services are scaled, and why. Only the leader answers. Callers: console, cli."""
     ListActions: _aio.UnaryUnaryMultiCallable[_autoscaler_pb2.ListActionsRequest, _autoscaler_pb2.ListActionsResponse]  # type: ignore[assignment]
-    """The newest scaling actions, newest first. Callers: cli."""
+    """The newest scaling actions, newest first. Callers: console, cli."""
 
 class AutoscalerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Looking into policies, node claims and decisions. Nothing here changes anything."""
@@ -69,7 +69,7 @@ class AutoscalerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _autoscaler_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_autoscaler_pb2.GetStatusResponse, _abc.Awaitable[_autoscaler_pb2.GetStatusResponse]]:
-        """How every policy and every node claim stands. Only the leader answers. Callers: cli."""
+        """How every policy and every node claim stands. Only the leader answers. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def GetPlan(
@@ -78,7 +78,7 @@ class AutoscalerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_autoscaler_pb2.GetPlanResponse, _abc.Awaitable[_autoscaler_pb2.GetPlanResponse]]:
         """What would be bought or removed now, for which pods, at what price, and what was rejected. Only the leader
-        answers. Callers: cli.
+        answers. Callers: console, cli.
         """
 
     @_abc_1.abstractmethod
@@ -87,7 +87,7 @@ class AutoscalerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _autoscaler_pb2.GetInferenceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_autoscaler_pb2.GetInferenceResponse, _abc.Awaitable[_autoscaler_pb2.GetInferenceResponse]]:
-        """How inference services are scaled, and why. Only the leader answers. Callers: cli."""
+        """How inference services are scaled, and why. Only the leader answers. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def ListActions(
@@ -95,6 +95,6 @@ class AutoscalerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _autoscaler_pb2.ListActionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_autoscaler_pb2.ListActionsResponse, _abc.Awaitable[_autoscaler_pb2.ListActionsResponse]]:
-        """The newest scaling actions, newest first. Callers: cli."""
+        """The newest scaling actions, newest first. Callers: console, cli."""
 
 def add_AutoscalerServiceServicer_to_server(servicer: AutoscalerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -48,7 +48,7 @@ class ControllerServiceServicer:
 
     def ListWorkloads(self, request, context):
         """All workloads that this controller looks after, as it observes them now, by namespace and name. Any replica
-        answers. Callers: cli.
+        answers. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,7 @@ class ControllerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ControllerServiceAsyncStub: ...
     ListWorkloads: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListWorkloadsRequest, _controller_pb2.ListWorkloadsResponse]
     """All workloads that this controller looks after, as it observes them now, by namespace and name. Any replica
-    answers. Callers: cli.
+    answers. Callers: console, cli.
     """
 
 @_typing.type_check_only
@@ -45,7 +45,7 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListWorkloads: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListWorkloadsRequest, _controller_pb2.ListWorkloadsResponse]  # type: ignore[assignment]
     """All workloads that this controller looks after, as it observes them now, by namespace and name. Any replica
-    answers. Callers: cli.
+    answers. Callers: console, cli.
     """
 
 class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -58,7 +58,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.ListWorkloadsResponse, _abc.Awaitable[_controller_pb2.ListWorkloadsResponse]]:
         """All workloads that this controller looks after, as it observes them now, by namespace and name. Any replica
-        answers. Callers: cli.
+        answers. Callers: console, cli.
         """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

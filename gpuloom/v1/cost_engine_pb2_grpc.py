@@ -77,35 +77,36 @@ class CostEngineServiceServicer:
     """
 
     def QueryCosts(self, request, context):
-        """Costs of a stretch of time, grouped and filtered, in parts. Callers: cli.
+        """Costs of a stretch of time, grouped and filtered, in parts. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCostSummary(self, request, context):
-        """What the cluster costs now and has cost so far. Callers: cli.
+        """What the cluster costs now and has cost so far. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSavings(self, request, context):
-        """What was saved against unshared GPUs on demand, by mechanism. Callers: cli.
+        """What was saved against unshared GPUs on demand, by mechanism. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPrices(self, request, context):
-        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli.
+        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+        mig_controller, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBudgets(self, request, context):
-        """Every budget with its spend and forecast. Only the leader answers. Callers: cli.
+        """Every budget with its spend and forecast. Only the leader answers. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,15 +38,17 @@ class CostEngineServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CostEngineServiceAsyncStub: ...
     QueryCosts: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.QueryCostsRequest, _cost_engine_pb2.QueryCostsResponse]
-    """Costs of a stretch of time, grouped and filtered, in parts. Callers: cli."""
+    """Costs of a stretch of time, grouped and filtered, in parts. Callers: console, cli."""
     GetCostSummary: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.GetCostSummaryRequest, _cost_engine_pb2.GetCostSummaryResponse]
-    """What the cluster costs now and has cost so far. Callers: cli."""
+    """What the cluster costs now and has cost so far. Callers: console, cli."""
     GetSavings: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.GetSavingsRequest, _cost_engine_pb2.GetSavingsResponse]
-    """What was saved against unshared GPUs on demand, by mechanism. Callers: cli."""
+    """What was saved against unshared GPUs on demand, by mechanism. Callers: console, cli."""
     ListPrices: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.ListPricesRequest, _cost_engine_pb2.ListPricesResponse]
-    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli."""
+    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+    mig_controller, cli.
+    """
     ListBudgets: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetsRequest, _cost_engine_pb2.ListBudgetsResponse]
-    """Every budget with its spend and forecast. Only the leader answers. Callers: cli."""
+    """Every budget with its spend and forecast. Only the leader answers. Callers: console, cli."""
     ListBudgetVerdicts: _grpc.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetVerdictsRequest, _cost_engine_pb2.ListBudgetVerdictsResponse]
     """The budgets that stop new pods now. Only the leader answers. Callers: scheduler_extender, cli."""
     ExportCosts: _grpc.UnaryStreamMultiCallable[_cost_engine_pb2.ExportCostsRequest, _cost_engine_pb2.ExportCostsResponse]
@@ -58,15 +60,17 @@ class CostEngineServiceAsyncStub(CostEngineServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     QueryCosts: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.QueryCostsRequest, _cost_engine_pb2.QueryCostsResponse]  # type: ignore[assignment]
-    """Costs of a stretch of time, grouped and filtered, in parts. Callers: cli."""
+    """Costs of a stretch of time, grouped and filtered, in parts. Callers: console, cli."""
     GetCostSummary: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.GetCostSummaryRequest, _cost_engine_pb2.GetCostSummaryResponse]  # type: ignore[assignment]
-    """What the cluster costs now and has cost so far. Callers: cli."""
+    """What the cluster costs now and has cost so far. Callers: console, cli."""
     GetSavings: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.GetSavingsRequest, _cost_engine_pb2.GetSavingsResponse]  # type: ignore[assignment]
-    """What was saved against unshared GPUs on demand, by mechanism. Callers: cli."""
+    """What was saved against unshared GPUs on demand, by mechanism. Callers: console, cli."""
     ListPrices: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.ListPricesRequest, _cost_engine_pb2.ListPricesResponse]  # type: ignore[assignment]
-    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli."""
+    """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+    mig_controller, cli.
+    """
     ListBudgets: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetsRequest, _cost_engine_pb2.ListBudgetsResponse]  # type: ignore[assignment]
-    """Every budget with its spend and forecast. Only the leader answers. Callers: cli."""
+    """Every budget with its spend and forecast. Only the leader answers. Callers: console, cli."""
     ListBudgetVerdicts: _aio.UnaryUnaryMultiCallable[_cost_engine_pb2.ListBudgetVerdictsRequest, _cost_engine_pb2.ListBudgetVerdictsResponse]  # type: ignore[assignment]
     """The budgets that stop new pods now. Only the leader answers. Callers: scheduler_extender, cli."""
     ExportCosts: _aio.UnaryStreamMultiCallable[_cost_engine_pb2.ExportCostsRequest, _cost_engine_pb2.ExportCostsResponse]  # type: ignore[assignment]
@@ -81,7 +85,7 @@ class CostEngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cost_engine_pb2.QueryCostsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cost_engine_pb2.QueryCostsResponse, _abc.Awaitable[_cost_engine_pb2.QueryCostsResponse]]:
-        """Costs of a stretch of time, grouped and filtered, in parts. Callers: cli."""
+        """Costs of a stretch of time, grouped and filtered, in parts. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def GetCostSummary(
@@ -89,7 +93,7 @@ class CostEngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cost_engine_pb2.GetCostSummaryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cost_engine_pb2.GetCostSummaryResponse, _abc.Awaitable[_cost_engine_pb2.GetCostSummaryResponse]]:
-        """What the cluster costs now and has cost so far. Callers: cli."""
+        """What the cluster costs now and has cost so far. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def GetSavings(
@@ -97,7 +101,7 @@ class CostEngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cost_engine_pb2.GetSavingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cost_engine_pb2.GetSavingsResponse, _abc.Awaitable[_cost_engine_pb2.GetSavingsResponse]]:
-        """What was saved against unshared GPUs on demand, by mechanism. Callers: cli."""
+        """What was saved against unshared GPUs on demand, by mechanism. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def ListPrices(
@@ -105,7 +109,9 @@ class CostEngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cost_engine_pb2.ListPricesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cost_engine_pb2.ListPricesResponse, _abc.Awaitable[_cost_engine_pb2.ListPricesResponse]]:
-        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler, cli."""
+        """What instance types cost now, as this cluster would be charged. Callers: optimizer, autoscaler,
+        mig_controller, cli.
+        """
 
     @_abc_1.abstractmethod
     def ListBudgets(
@@ -113,7 +119,7 @@ class CostEngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cost_engine_pb2.ListBudgetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cost_engine_pb2.ListBudgetsResponse, _abc.Awaitable[_cost_engine_pb2.ListBudgetsResponse]]:
-        """Every budget with its spend and forecast. Only the leader answers. Callers: cli."""
+        """Every budget with its spend and forecast. Only the leader answers. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def ListBudgetVerdicts(

@@ -50,7 +50,7 @@ class DiscoveryServiceServicer:
         """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
         short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
         are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
-        Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, cli.
+        Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class DiscoveryServiceStub:
     """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
     short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
     are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
-    Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, cli.
+    Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, console, cli.
     """
 
 @_typing.type_check_only
@@ -49,7 +49,7 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
     short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
     are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
-    Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, cli.
+    Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, console, cli.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -64,7 +64,7 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Follow all nodes: the full state first (in parts, if it is large), then deltas, each with all changes of a
         short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node
         are folded into the newest one. Refused with UNAVAILABLE until this replica is synced.
-        Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, cli.
+        Callers: cost_engine, optimizer, scheduler_extender, mig_controller, autoscaler, webhook, console, cli.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

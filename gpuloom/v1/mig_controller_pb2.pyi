@@ -95,7 +95,7 @@ class ListCardsResponse(_message.Message):
 
     @_builtins.property
     def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingPod]:
-        """Pods that wait for a slice, and what is done about it."""
+        """Pods that wait for a slice, or for a GPU whose shares are limits, and what is done about it."""
 
     def __init__(
         self,
@@ -126,6 +126,7 @@ class MigCard(_message.Message):
     MEMORY_SLICES_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     SHARING_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Its node."""
     gpu_uuid: _builtins.str
@@ -146,6 +147,10 @@ class MigCard(_message.Message):
     def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigSlice]:
         """By start."""
 
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuTenant]:
+        """Who has it or a share of it while it is not cut."""
+
     def __init__(
         self,
         *,
@@ -158,14 +163,45 @@ class MigCard(_message.Message):
         memory_slices: _builtins.int = ...,
         note: _builtins.str = ...,
         sharing: _types_pb2.SharingMode.ValueType = ...,
+        tenants: _abc.Iterable[Global___GpuTenant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "index", b"index", "memory_slices", b"memory_slices", "model", b"model", "node_name", b"node_name", "note", b"note", "sharing", b"sharing", "slices", b"slices", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "index", b"index", "memory_slices", b"memory_slices", "model", b"model", "node_name", b"node_name", "note", b"note", "sharing", b"sharing", "slices", b"slices", "stage", b"stage", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MigCard: _TypeAlias = MigCard  # noqa: Y015
+
+@_typing.final
+class GpuTenant(_message.Message):
+    """A pod that has a GPU or a share of one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    MILLI_FIELD_NUMBER: _builtins.int
+    KEEPING_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """As namespace/name."""
+    milli: _builtins.int
+    """Thousandths of the GPU."""
+    keeping: _builtins.str
+    """hard, limited or accounted."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        milli: _builtins.int = ...,
+        keeping: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keeping", b"keeping", "milli", b"milli", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuTenant: _TypeAlias = GpuTenant  # noqa: Y015
 
 @_typing.final
 class MigSlice(_message.Message):
@@ -213,7 +249,7 @@ class WaitingPod(_message.Message):
     PROFILE_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     profile: _builtins.str
-    """The profile it asks for."""
+    """The profile it asks for, or mps: a share that is a limit."""
     note: _builtins.str
     """What is being made for it, or why nothing is, for a person."""
     @_builtins.property
@@ -328,6 +364,10 @@ class PlanFitResponse(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     THERE_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    STRANDED_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.str
+    """Names this plan to ApplyFit."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___FitStep]:
         """Card by card. Empty with nothing missing: it fits as it is."""
@@ -340,20 +380,128 @@ class PlanFitResponse(_message.Message):
     def missing(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """How many of each profile do not fit, whatever moves."""
 
+    @_builtins.property
+    def stranded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Pods among those that move for which there is no place anywhere now, as namespace/name."""
+
     def __init__(
         self,
         *,
         steps: _abc.Iterable[Global___FitStep] | None = ...,
         there: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         missing: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        fingerprint: _builtins.str = ...,
+        stranded: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing", b"missing", "steps", b"steps", "there", b"there"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "missing", b"missing", "steps", b"steps", "stranded", b"stranded", "there", b"there"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlanFitResponse: _TypeAlias = PlanFitResponse  # noqa: Y015
+
+@_typing.final
+class ApplyFitRequest(_message.Message):
+    """Which plan to carry out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DemandEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DEMAND_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.str
+    """As answered by PlanFit."""
+    @_builtins.property
+    def demand(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """As asked of PlanFit."""
+
+    def __init__(
+        self,
+        *,
+        demand: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand", "fingerprint", b"fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyFitRequest: _TypeAlias = ApplyFitRequest  # noqa: Y015
+
+@_typing.final
+class ApplyFitResponse(_message.Message):
+    """What was begun."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BegunChange]:
+        """One for each step of the plan."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___BegunChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyFitResponse: _TypeAlias = ApplyFitResponse  # noqa: Y015
+
+@_typing.final
+class BegunChange(_message.Message):
+    """A change of one GPU that has begun."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    GPU_UUID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its id, as in logs and in the names of its holds."""
+    node_name: _builtins.str
+    """Its node."""
+    gpu_uuid: _builtins.str
+    """The GPU."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+        gpu_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_uuid", b"gpu_uuid", "id", b"id", "node_name", b"node_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BegunChange: _TypeAlias = BegunChange  # noqa: Y015
 
 @_typing.final
 class FitStep(_message.Message):

@@ -45,6 +45,11 @@ class MigControllerServiceStub:
                 request_serializer=gpuloom_dot_v1_dot_mig__controller__pb2.PlanFitRequest.SerializeToString,
                 response_deserializer=gpuloom_dot_v1_dot_mig__controller__pb2.PlanFitResponse.FromString,
                 _registered_method=True)
+        self.ApplyFit = channel.unary_unary(
+                '/gpuloom.v1.MigControllerService/ApplyFit',
+                request_serializer=gpuloom_dot_v1_dot_mig__controller__pb2.ApplyFitRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_mig__controller__pb2.ApplyFitResponse.FromString,
+                _registered_method=True)
 
 
 class MigControllerServiceServicer:
@@ -53,7 +58,7 @@ class MigControllerServiceServicer:
 
     def ListCards(self, request, context):
         """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-        Callers: cli.
+        Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -62,6 +67,16 @@ class MigControllerServiceServicer:
     def PlanFit(self, request, context):
         """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
         leader answers. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyFit(self, request, context):
+        """Carries a plan of PlanFit out: takes holds on all that it touches, then has pods evicted by the Eviction API, then
+        cuts. Answers when all of it is held and written down, before anybody has moved; ListCards shows how it goes on.
+        FAILED_PRECONDITION if something does not fit, if the plan is another one by now, or if a hold can't be had: then
+        nothing is begun. Only the leader answers. Callers: cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,6 +94,11 @@ def add_MigControllerServiceServicer_to_server(servicer, server):
                     servicer.PlanFit,
                     request_deserializer=gpuloom_dot_v1_dot_mig__controller__pb2.PlanFitRequest.FromString,
                     response_serializer=gpuloom_dot_v1_dot_mig__controller__pb2.PlanFitResponse.SerializeToString,
+            ),
+            'ApplyFit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyFit,
+                    request_deserializer=gpuloom_dot_v1_dot_mig__controller__pb2.ApplyFitRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_mig__controller__pb2.ApplyFitResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +156,33 @@ class MigControllerService:
             '/gpuloom.v1.MigControllerService/PlanFit',
             gpuloom_dot_v1_dot_mig__controller__pb2.PlanFitRequest.SerializeToString,
             gpuloom_dot_v1_dot_mig__controller__pb2.PlanFitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyFit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.MigControllerService/ApplyFit',
+            gpuloom_dot_v1_dot_mig__controller__pb2.ApplyFitRequest.SerializeToString,
+            gpuloom_dot_v1_dot_mig__controller__pb2.ApplyFitResponse.FromString,
             options,
             channel_credentials,
             insecure,

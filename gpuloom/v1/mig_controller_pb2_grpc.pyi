@@ -35,11 +35,17 @@ class MigControllerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> MigControllerServiceAsyncStub: ...
     ListCards: _grpc.UnaryUnaryMultiCallable[_mig_controller_pb2.ListCardsRequest, _mig_controller_pb2.ListCardsResponse]
     """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-    Callers: cli.
+    Callers: console, cli.
     """
     PlanFit: _grpc.UnaryUnaryMultiCallable[_mig_controller_pb2.PlanFitRequest, _mig_controller_pb2.PlanFitResponse]
     """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
     leader answers. Callers: cli.
+    """
+    ApplyFit: _grpc.UnaryUnaryMultiCallable[_mig_controller_pb2.ApplyFitRequest, _mig_controller_pb2.ApplyFitResponse]
+    """Carries a plan of PlanFit out: takes holds on all that it touches, then has pods evicted by the Eviction API, then
+    cuts. Answers when all of it is held and written down, before anybody has moved; ListCards shows how it goes on.
+    FAILED_PRECONDITION if something does not fit, if the plan is another one by now, or if a hold can't be had: then
+    nothing is begun. Only the leader answers. Callers: cli.
     """
 
 @_typing.type_check_only
@@ -49,11 +55,17 @@ class MigControllerServiceAsyncStub(MigControllerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListCards: _aio.UnaryUnaryMultiCallable[_mig_controller_pb2.ListCardsRequest, _mig_controller_pb2.ListCardsResponse]  # type: ignore[assignment]
     """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-    Callers: cli.
+    Callers: console, cli.
     """
     PlanFit: _aio.UnaryUnaryMultiCallable[_mig_controller_pb2.PlanFitRequest, _mig_controller_pb2.PlanFitResponse]  # type: ignore[assignment]
     """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
     leader answers. Callers: cli.
+    """
+    ApplyFit: _aio.UnaryUnaryMultiCallable[_mig_controller_pb2.ApplyFitRequest, _mig_controller_pb2.ApplyFitResponse]  # type: ignore[assignment]
+    """Carries a plan of PlanFit out: takes holds on all that it touches, then has pods evicted by the Eviction API, then
+    cuts. Answers when all of it is held and written down, before anybody has moved; ListCards shows how it goes on.
+    FAILED_PRECONDITION if something does not fit, if the plan is another one by now, or if a hold can't be had: then
+    nothing is begun. Only the leader answers. Callers: cli.
     """
 
 class MigControllerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -66,7 +78,7 @@ class MigControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_mig_controller_pb2.ListCardsResponse, _abc.Awaitable[_mig_controller_pb2.ListCardsResponse]]:
         """All GPUs of gpuloom nodes that can be cut, with their slices, and the changes under way. Only the leader answers.
-        Callers: cli.
+        Callers: console, cli.
         """
 
     @_abc_1.abstractmethod
@@ -77,6 +89,18 @@ class MigControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_mig_controller_pb2.PlanFitResponse, _abc.Awaitable[_mig_controller_pb2.PlanFitResponse]]:
         """What would have to move so that these slices fit: the fewest moves, with their price. Changes nothing. Only the
         leader answers. Callers: cli.
+        """
+
+    @_abc_1.abstractmethod
+    def ApplyFit(
+        self,
+        request: _mig_controller_pb2.ApplyFitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mig_controller_pb2.ApplyFitResponse, _abc.Awaitable[_mig_controller_pb2.ApplyFitResponse]]:
+        """Carries a plan of PlanFit out: takes holds on all that it touches, then has pods evicted by the Eviction API, then
+        cuts. Answers when all of it is held and written down, before anybody has moved; ListCards shows how it goes on.
+        FAILED_PRECONDITION if something does not fit, if the plan is another one by now, or if a hold can't be had: then
+        nothing is begun. Only the leader answers. Callers: cli.
         """
 
 def add_MigControllerServiceServicer_to_server(servicer: MigControllerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

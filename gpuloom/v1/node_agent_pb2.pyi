@@ -743,6 +743,7 @@ class GpuSharing(_message.Message):
     THREAD_PERCENTAGE_FIELD_NUMBER: _builtins.int
     MEMORY_MIB_FIELD_NUMBER: _builtins.int
     TIME_SLICE_FIELD_NUMBER: _builtins.int
+    LEAST_MILLI_FIELD_NUMBER: _builtins.int
     mode: _types_pb2.SharingMode.ValueType
     """The way."""
     thread_percentage: _builtins.int
@@ -751,6 +752,8 @@ class GpuSharing(_message.Message):
     """MPS: the memory that a client gets unless its container says less, MiB. 0: all."""
     time_slice: _builtins.int
     """Time slicing: the driver's class of slice, 1 short, 2 medium, 3 long. 0: the driver's default."""
+    least_milli: _builtins.int
+    """No share of the GPU is smaller, in thousandths, 0 to 1000. 0: any is."""
     def __init__(
         self,
         *,
@@ -758,10 +761,11 @@ class GpuSharing(_message.Message):
         thread_percentage: _builtins.int = ...,
         memory_mib: _builtins.int = ...,
         time_slice: _builtins.int = ...,
+        least_milli: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_mib", b"memory_mib", "mode", b"mode", "thread_percentage", b"thread_percentage", "time_slice", b"time_slice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["least_milli", b"least_milli", "memory_mib", b"memory_mib", "mode", b"mode", "thread_percentage", b"thread_percentage", "time_slice", b"time_slice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,14 +98,14 @@ class OptimizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Waste(self, request, context):
-        """The pods that waste GPU time now, worst first. Callers: cli.
+        """The pods that waste GPU time now, worst first. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Recommend(self, request, context):
-        """What to change in one pod's workload, as an exact patch or manifest. Callers: cli.
+        """What to change in one pod's workload, as an exact patch or manifest. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

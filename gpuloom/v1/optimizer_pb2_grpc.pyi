@@ -44,9 +44,9 @@ class OptimizerServiceStub:
     Hint: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.HintRequest, _optimizer_pb2.HintResponse]
     """Which nodes would suit a pod that waits. Answered from memory. Callers: scheduler_extender, cli."""
     Waste: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.WasteRequest, _optimizer_pb2.WasteResponse]
-    """The pods that waste GPU time now, worst first. Callers: cli."""
+    """The pods that waste GPU time now, worst first. Callers: console, cli."""
     Recommend: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]
-    """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
+    """What to change in one pod's workload, as an exact patch or manifest. Callers: console, cli."""
     Advise: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]
     """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
     memory. Callers: cli.
@@ -66,9 +66,9 @@ class OptimizerServiceAsyncStub(OptimizerServiceStub):
     Hint: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.HintRequest, _optimizer_pb2.HintResponse]  # type: ignore[assignment]
     """Which nodes would suit a pod that waits. Answered from memory. Callers: scheduler_extender, cli."""
     Waste: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.WasteRequest, _optimizer_pb2.WasteResponse]  # type: ignore[assignment]
-    """The pods that waste GPU time now, worst first. Callers: cli."""
+    """The pods that waste GPU time now, worst first. Callers: console, cli."""
     Recommend: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]  # type: ignore[assignment]
-    """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
+    """What to change in one pod's workload, as an exact patch or manifest. Callers: console, cli."""
     Advise: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]  # type: ignore[assignment]
     """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
     memory. Callers: cli.
@@ -109,7 +109,7 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _optimizer_pb2.WasteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_optimizer_pb2.WasteResponse, _abc.Awaitable[_optimizer_pb2.WasteResponse]]:
-        """The pods that waste GPU time now, worst first. Callers: cli."""
+        """The pods that waste GPU time now, worst first. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def Recommend(
@@ -117,7 +117,7 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _optimizer_pb2.RecommendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_optimizer_pb2.RecommendResponse, _abc.Awaitable[_optimizer_pb2.RecommendResponse]]:
-        """What to change in one pod's workload, as an exact patch or manifest. Callers: cli."""
+        """What to change in one pod's workload, as an exact patch or manifest. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def Advise(

@@ -1048,6 +1048,7 @@ class ExplainResponse(_message.Message):
     DECISIONS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    KEEPING_FIELD_NUMBER: _builtins.int
     standing: Global___PodStanding.ValueType
     """How things stand."""
     problem: _builtins.str
@@ -1058,6 +1059,8 @@ class ExplainResponse(_message.Message):
     """The node it is bound to. Empty unless bound."""
     note: _builtins.str
     """What this answer leaves out, for a person."""
+    keeping: _builtins.str
+    """How its part of its devices is kept, for a person: hard, limited or accounted, and what that means. Empty unless bound."""
     @_builtins.property
     def pod(self) -> _types_pb2.PodRef:
         """The pod; its UID is empty if Kubernetes does not have it."""
@@ -1096,10 +1099,11 @@ class ExplainResponse(_message.Message):
         decisions: _abc.Iterable[Global___Decision] | None = ...,
         note: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        keeping: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement", "pod", b"pod", "quarantine", b"quarantine"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "devices", b"devices", "judgement", b"judgement", "node_name", b"node_name", "note", b"note", "pod", b"pod", "problem", b"problem", "quarantine", b"quarantine", "request", b"request", "standing", b"standing", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "devices", b"devices", "judgement", b"judgement", "keeping", b"keeping", "node_name", b"node_name", "note", b"note", "pod", b"pod", "problem", b"problem", "quarantine", b"quarantine", "request", b"request", "standing", b"standing", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,7 +68,7 @@ class SchedulerExtenderServiceServicer:
 
     def WatchDecisions(self, request, context):
         """Follow decisions: the newest ones first as the full state (bounded), then each new one.
-        Callers: cli.
+        Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,14 +86,14 @@ class SchedulerExtenderServiceServicer:
         short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
         folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
         made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
-        Callers: autoscaler, cli.
+        Callers: autoscaler, console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli.
+        """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,7 @@ class SchedulerExtenderServiceStub:
     def __new__(cls, channel: _aio.Channel) -> SchedulerExtenderServiceAsyncStub: ...
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_scheduler_extender_pb2.WatchDecisionsRequest, _scheduler_extender_pb2.WatchDecisionsResponse]
     """Follow decisions: the newest ones first as the full state (bounded), then each new one.
-    Callers: cli.
+    Callers: console, cli.
     """
     ListAllocations: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListAllocationsRequest, _scheduler_extender_pb2.ListAllocationsResponse]
     """Every entry of the ledger now, in parts by node name. Callers: cli."""
@@ -44,10 +44,10 @@ class SchedulerExtenderServiceStub:
     short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
     folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
     made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
-    Callers: autoscaler, cli.
+    Callers: autoscaler, console, cli.
     """
     Explain: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ExplainRequest, _scheduler_extender_pb2.ExplainResponse]
-    """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
+    """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: console, cli."""
     WhatIf: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]
     """Where replicas of a pod would go, placed one after the other on a copy of what is free.
     Only the leader answers. Callers: cli.
@@ -60,7 +60,7 @@ class SchedulerExtenderServiceAsyncStub(SchedulerExtenderServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchDecisions: _aio.UnaryStreamMultiCallable[_scheduler_extender_pb2.WatchDecisionsRequest, _scheduler_extender_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
     """Follow decisions: the newest ones first as the full state (bounded), then each new one.
-    Callers: cli.
+    Callers: console, cli.
     """
     ListAllocations: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListAllocationsRequest, _scheduler_extender_pb2.ListAllocationsResponse]  # type: ignore[assignment]
     """Every entry of the ledger now, in parts by node name. Callers: cli."""
@@ -69,10 +69,10 @@ class SchedulerExtenderServiceAsyncStub(SchedulerExtenderServiceStub):
     short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
     folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
     made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
-    Callers: autoscaler, cli.
+    Callers: autoscaler, console, cli.
     """
     Explain: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ExplainRequest, _scheduler_extender_pb2.ExplainResponse]  # type: ignore[assignment]
-    """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
+    """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: console, cli."""
     WhatIf: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.WhatIfRequest, _scheduler_extender_pb2.WhatIfResponse]  # type: ignore[assignment]
     """Where replicas of a pod would go, placed one after the other on a copy of what is free.
     Only the leader answers. Callers: cli.
@@ -88,7 +88,7 @@ class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_scheduler_extender_pb2.WatchDecisionsResponse], _abc.AsyncIterator[_scheduler_extender_pb2.WatchDecisionsResponse]]:
         """Follow decisions: the newest ones first as the full state (bounded), then each new one.
-        Callers: cli.
+        Callers: console, cli.
         """
 
     @_abc_1.abstractmethod
@@ -109,7 +109,7 @@ class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
         short while, and a heartbeat every few seconds of silence. For a reader that is slow, changes of one node are
         folded into the newest one. With discovery's facts of the same nodes it is all that the extender's own views are
         made of. Only the leader answers; the stream ends with UNAVAILABLE when it no longer does.
-        Callers: autoscaler, cli.
+        Callers: autoscaler, console, cli.
         """
 
     @_abc_1.abstractmethod
@@ -118,7 +118,7 @@ class SchedulerExtenderServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_extender_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_extender_pb2.ExplainResponse, _abc.Awaitable[_scheduler_extender_pb2.ExplainResponse]]:
-        """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: cli."""
+        """Why a pod is where it is, or why it is nowhere yet. Only the leader answers. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def WhatIf(

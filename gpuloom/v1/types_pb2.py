@@ -25,27 +25,27 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gpuloom/v1/types.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\rStreamVersion\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"\x0b\n\tHeartbeat\".\n\x0cMigPlacement\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\r\"\x8d\x01\n\x0bMigInstance\x12+\n\tplacement\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x0e\n\x06slices\x18\x02 \x01(\r\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x12\n\nmemory_mib\x18\x04 \x01(\x04\x12\r\n\x05\x66\x61ult\x18\x05 \x01(\t\x12\x10\n\x08\x63hanging\x18\x06 \x01(\t\"\x80\x01\n\nMigProfile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ompute_slices\x18\x02 \x01(\r\x12\x15\n\rmemory_slices\x18\x03 \x01(\r\x12\x12\n\nmemory_mib\x18\x04 \x01(\x04\x12\x0e\n\x06starts\x18\x05 \x03(\r\x12\x11\n\tmax_count\x18\x06 \x01(\r\"\xe4\x02\n\x03Gpu\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x12\n\nmemory_mib\x18\x05 \x01(\x04\x12\x12\n\npci_bus_id\x18\x06 \x01(\t\x12\x16\n\tnuma_node\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06serial\x18\x08 \x01(\t\x12%\n\x06health\x18\t \x01(\x0e\x32\x15.gpuloom.v1.GpuHealth\x12\x15\n\rhealth_reason\x18\n \x01(\t\x12\x13\n\x0bmig_enabled\x18\x0b \x01(\x08\x12.\n\rmig_instances\x18\x0c \x03(\x0b\x32\x17.gpuloom.v1.MigInstance\x12\x10\n\x08\x63hanging\x18\r \x01(\t\x12(\n\x07sharing\x18\x0e \x01(\x0e\x32\x17.gpuloom.v1.SharingModeB\x0c\n\n_numa_node\"e\n\x08Topology\x12\x11\n\tgpu_count\x18\x01 \x01(\r\x12#\n\x04pcie\x18\x02 \x03(\x0e\x32\x15.gpuloom.v1.PcieLevel\x12\x0f\n\x07nvlinks\x18\x03 \x03(\r\x12\x10\n\x08nvswitch\x18\x04 \x01(\x08\"\xd4\x01\n\x08GpuUsage\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x1e\n\x11utilization_ratio\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fmemory_used_mib\x18\x03 \x01(\x04H\x01\x88\x01\x01\x12\x14\n\x07power_w\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rtemperature_c\x18\x05 \x01(\x01H\x03\x88\x01\x01\x42\x14\n\x12_utilization_ratioB\x12\n\x10_memory_used_mibB\n\n\x08_power_wB\x10\n\x0e_temperature_c\"6\n\x06PodRef\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"D\n\tDeviceRef\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12%\n\x03mig\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\"[\n\x0f\x41llocatedDevice\x12%\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12\r\n\x05milli\x18\x02 \x01(\r\x12\x12\n\nmemory_mib\x18\x03 \x01(\x04\"\xab\x01\n\x06Holder\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x02 \x01(\t\x12&\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12(\n\x06source\x18\x04 \x01(\x0e\x32\x18.gpuloom.v1.HolderSource\x12\x0c\n\x04pids\x18\x05 \x03(\r\x12\r\n\x05given\x18\x06 \x01(\r\"^\n\x0bPodPresence\x12\x10\n\x08pod_uids\x18\x01 \x03(\t\x12\x16\n\x0eunknown_reason\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x14\n\x0clisted_at_ms\x18\x04 \x01(\x04\"\x7f\n\nSpotNotice\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.gpuloom.v1.SpotNoticeKind\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63loud\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\"\x96\x03\n\tNodeState\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08node_uid\x18\x02 \x01(\t\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.NodeMode\x12&\n\x08\x64\x65livery\x18\x04 \x01(\x0e\x32\x14.gpuloom.v1.Delivery\x12\x1d\n\x04gpus\x18\x05 \x03(\x0b\x32\x0f.gpuloom.v1.Gpu\x12&\n\x08topology\x18\x06 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12#\n\x07holders\x18\x07 \x03(\x0b\x32\x12.gpuloom.v1.Holder\x12\x1e\n\x16holders_unknown_reason\x18\x08 \x01(\t\x12#\n\x05usage\x18\t \x03(\x0b\x32\x14.gpuloom.v1.GpuUsage\x12$\n\x04spot\x18\n \x01(\x0b\x32\x16.gpuloom.v1.SpotNotice\x12\x16\n\x0e\x64river_problem\x18\x0b \x01(\t\x12)\n\x08presence\x18\x0c \x01(\x0b\x32\x17.gpuloom.v1.PodPresence*R\n\x08NodeMode\x12\x19\n\x15NODE_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_MODE_NVIDIA\x10\x01\x12\x15\n\x11NODE_MODE_GPULOOM\x10\x02*w\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x11\n\rDELIVERY_NONE\x10\x01\x12\x1a\n\x16\x44\x45LIVERY_DEVICE_PLUGIN\x10\x02\x12\x10\n\x0c\x44\x45LIVERY_NRI\x10\x03\x12\x10\n\x0c\x44\x45LIVERY_ENV\x10\x04*n\n\tGpuHealth\x12\x1a\n\x16GPU_HEALTH_UNSPECIFIED\x10\x00\x12\x16\n\x12GPU_HEALTH_HEALTHY\x10\x01\x12\x18\n\x14GPU_HEALTH_UNHEALTHY\x10\x02\x12\x13\n\x0fGPU_HEALTH_LOST\x10\x03*\xa2\x01\n\tPcieLevel\x12\x1a\n\x16PCIE_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n\x0ePCIE_LEVEL_SYS\x10\x01\x12\x13\n\x0fPCIE_LEVEL_NODE\x10\x02\x12\x12\n\x0ePCIE_LEVEL_PHB\x10\x03\x12\x12\n\x0ePCIE_LEVEL_PXB\x10\x04\x12\x12\n\x0ePCIE_LEVEL_PIX\x10\x05\x12\x14\n\x10PCIE_LEVEL_BOARD\x10\x06*`\n\x0bSharingMode\x12\x1c\n\x18SHARING_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10SHARING_MODE_MPS\x10\x01\x12\x1d\n\x19SHARING_MODE_TIME_SLICING\x10\x02*\xd0\x01\n\x0cHolderSource\x12\x1d\n\x19HOLDER_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15HOLDER_SOURCE_KUBELET\x10\x01\x12\x19\n\x15HOLDER_SOURCE_RUNTIME\x10\x02\x12\x19\n\x15HOLDER_SOURCE_PROCESS\x10\x03\x12\x1d\n\x19HOLDER_SOURCE_ENVIRONMENT\x10\x04\x12\x18\n\x14HOLDER_SOURCE_CGROUP\x10\x05\x12\x17\n\x13HOLDER_SOURCE_CLAIM\x10\x0e*u\n\x0eSpotNoticeKind\x12 \n\x1cSPOT_NOTICE_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dSPOT_NOTICE_KIND_INTERRUPTION\x10\x01\x12\x1e\n\x1aSPOT_NOTICE_KIND_REBALANCE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gpuloom/v1/types.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\rStreamVersion\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"\x0b\n\tHeartbeat\".\n\x0cMigPlacement\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\r\"\x8d\x01\n\x0bMigInstance\x12+\n\tplacement\x18\x01 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\x12\x0e\n\x06slices\x18\x02 \x01(\r\x12\x0c\n\x04uuid\x18\x03 \x01(\t\x12\x12\n\nmemory_mib\x18\x04 \x01(\x04\x12\r\n\x05\x66\x61ult\x18\x05 \x01(\t\x12\x10\n\x08\x63hanging\x18\x06 \x01(\t\"\x80\x01\n\nMigProfile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ompute_slices\x18\x02 \x01(\r\x12\x15\n\rmemory_slices\x18\x03 \x01(\r\x12\x12\n\nmemory_mib\x18\x04 \x01(\x04\x12\x0e\n\x06starts\x18\x05 \x03(\r\x12\x11\n\tmax_count\x18\x06 \x01(\r\"\xf9\x02\n\x03Gpu\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x12\n\nmemory_mib\x18\x05 \x01(\x04\x12\x12\n\npci_bus_id\x18\x06 \x01(\t\x12\x16\n\tnuma_node\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06serial\x18\x08 \x01(\t\x12%\n\x06health\x18\t \x01(\x0e\x32\x15.gpuloom.v1.GpuHealth\x12\x15\n\rhealth_reason\x18\n \x01(\t\x12\x13\n\x0bmig_enabled\x18\x0b \x01(\x08\x12.\n\rmig_instances\x18\x0c \x03(\x0b\x32\x17.gpuloom.v1.MigInstance\x12\x10\n\x08\x63hanging\x18\r \x01(\t\x12(\n\x07sharing\x18\x0e \x01(\x0e\x32\x17.gpuloom.v1.SharingMode\x12\x13\n\x0bleast_milli\x18\x0f \x01(\rB\x0c\n\n_numa_node\"e\n\x08Topology\x12\x11\n\tgpu_count\x18\x01 \x01(\r\x12#\n\x04pcie\x18\x02 \x03(\x0e\x32\x15.gpuloom.v1.PcieLevel\x12\x0f\n\x07nvlinks\x18\x03 \x03(\r\x12\x10\n\x08nvswitch\x18\x04 \x01(\x08\"\xd4\x01\n\x08GpuUsage\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12\x1e\n\x11utilization_ratio\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fmemory_used_mib\x18\x03 \x01(\x04H\x01\x88\x01\x01\x12\x14\n\x07power_w\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rtemperature_c\x18\x05 \x01(\x01H\x03\x88\x01\x01\x42\x14\n\x12_utilization_ratioB\x12\n\x10_memory_used_mibB\n\n\x08_power_wB\x10\n\x0e_temperature_c\"6\n\x06PodRef\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"D\n\tDeviceRef\x12\x10\n\x08gpu_uuid\x18\x01 \x01(\t\x12%\n\x03mig\x18\x02 \x01(\x0b\x32\x18.gpuloom.v1.MigPlacement\"[\n\x0f\x41llocatedDevice\x12%\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12\r\n\x05milli\x18\x02 \x01(\r\x12\x12\n\nmemory_mib\x18\x03 \x01(\x04\"\xab\x01\n\x06Holder\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x11\n\tcontainer\x18\x02 \x01(\t\x12&\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.DeviceRef\x12(\n\x06source\x18\x04 \x01(\x0e\x32\x18.gpuloom.v1.HolderSource\x12\x0c\n\x04pids\x18\x05 \x03(\r\x12\r\n\x05given\x18\x06 \x01(\r\"^\n\x0bPodPresence\x12\x10\n\x08pod_uids\x18\x01 \x03(\t\x12\x16\n\x0eunknown_reason\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x14\n\x0clisted_at_ms\x18\x04 \x01(\x04\"\x7f\n\nSpotNotice\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.gpuloom.v1.SpotNoticeKind\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63loud\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\"\x96\x03\n\tNodeState\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x10\n\x08node_uid\x18\x02 \x01(\t\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.gpuloom.v1.NodeMode\x12&\n\x08\x64\x65livery\x18\x04 \x01(\x0e\x32\x14.gpuloom.v1.Delivery\x12\x1d\n\x04gpus\x18\x05 \x03(\x0b\x32\x0f.gpuloom.v1.Gpu\x12&\n\x08topology\x18\x06 \x01(\x0b\x32\x14.gpuloom.v1.Topology\x12#\n\x07holders\x18\x07 \x03(\x0b\x32\x12.gpuloom.v1.Holder\x12\x1e\n\x16holders_unknown_reason\x18\x08 \x01(\t\x12#\n\x05usage\x18\t \x03(\x0b\x32\x14.gpuloom.v1.GpuUsage\x12$\n\x04spot\x18\n \x01(\x0b\x32\x16.gpuloom.v1.SpotNotice\x12\x16\n\x0e\x64river_problem\x18\x0b \x01(\t\x12)\n\x08presence\x18\x0c \x01(\x0b\x32\x17.gpuloom.v1.PodPresence*R\n\x08NodeMode\x12\x19\n\x15NODE_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_MODE_NVIDIA\x10\x01\x12\x15\n\x11NODE_MODE_GPULOOM\x10\x02*w\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x11\n\rDELIVERY_NONE\x10\x01\x12\x1a\n\x16\x44\x45LIVERY_DEVICE_PLUGIN\x10\x02\x12\x10\n\x0c\x44\x45LIVERY_NRI\x10\x03\x12\x10\n\x0c\x44\x45LIVERY_ENV\x10\x04*n\n\tGpuHealth\x12\x1a\n\x16GPU_HEALTH_UNSPECIFIED\x10\x00\x12\x16\n\x12GPU_HEALTH_HEALTHY\x10\x01\x12\x18\n\x14GPU_HEALTH_UNHEALTHY\x10\x02\x12\x13\n\x0fGPU_HEALTH_LOST\x10\x03*\xa2\x01\n\tPcieLevel\x12\x1a\n\x16PCIE_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n\x0ePCIE_LEVEL_SYS\x10\x01\x12\x13\n\x0fPCIE_LEVEL_NODE\x10\x02\x12\x12\n\x0ePCIE_LEVEL_PHB\x10\x03\x12\x12\n\x0ePCIE_LEVEL_PXB\x10\x04\x12\x12\n\x0ePCIE_LEVEL_PIX\x10\x05\x12\x14\n\x10PCIE_LEVEL_BOARD\x10\x06*`\n\x0bSharingMode\x12\x1c\n\x18SHARING_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10SHARING_MODE_MPS\x10\x01\x12\x1d\n\x19SHARING_MODE_TIME_SLICING\x10\x02*\xd0\x01\n\x0cHolderSource\x12\x1d\n\x19HOLDER_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15HOLDER_SOURCE_KUBELET\x10\x01\x12\x19\n\x15HOLDER_SOURCE_RUNTIME\x10\x02\x12\x19\n\x15HOLDER_SOURCE_PROCESS\x10\x03\x12\x1d\n\x19HOLDER_SOURCE_ENVIRONMENT\x10\x04\x12\x18\n\x14HOLDER_SOURCE_CGROUP\x10\x05\x12\x17\n\x13HOLDER_SOURCE_CLAIM\x10\x0e*u\n\x0eSpotNoticeKind\x12 \n\x1cSPOT_NOTICE_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dSPOT_NOTICE_KIND_INTERRUPTION\x10\x01\x12\x1e\n\x1aSPOT_NOTICE_KIND_REBALANCE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpuloom.v1.types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODEMODE']._serialized_start=2174
-  _globals['_NODEMODE']._serialized_end=2256
-  _globals['_DELIVERY']._serialized_start=2258
-  _globals['_DELIVERY']._serialized_end=2377
-  _globals['_GPUHEALTH']._serialized_start=2379
-  _globals['_GPUHEALTH']._serialized_end=2489
-  _globals['_PCIELEVEL']._serialized_start=2492
-  _globals['_PCIELEVEL']._serialized_end=2654
-  _globals['_SHARINGMODE']._serialized_start=2656
-  _globals['_SHARINGMODE']._serialized_end=2752
-  _globals['_HOLDERSOURCE']._serialized_start=2755
-  _globals['_HOLDERSOURCE']._serialized_end=2963
-  _globals['_SPOTNOTICEKIND']._serialized_start=2965
-  _globals['_SPOTNOTICEKIND']._serialized_end=3082
+  _globals['_NODEMODE']._serialized_start=2195
+  _globals['_NODEMODE']._serialized_end=2277
+  _globals['_DELIVERY']._serialized_start=2279
+  _globals['_DELIVERY']._serialized_end=2398
+  _globals['_GPUHEALTH']._serialized_start=2400
+  _globals['_GPUHEALTH']._serialized_end=2510
+  _globals['_PCIELEVEL']._serialized_start=2513
+  _globals['_PCIELEVEL']._serialized_end=2675
+  _globals['_SHARINGMODE']._serialized_start=2677
+  _globals['_SHARINGMODE']._serialized_end=2773
+  _globals['_HOLDERSOURCE']._serialized_start=2776
+  _globals['_HOLDERSOURCE']._serialized_end=2984
+  _globals['_SPOTNOTICEKIND']._serialized_start=2986
+  _globals['_SPOTNOTICEKIND']._serialized_end=3103
   _globals['_STREAMVERSION']._serialized_start=71
   _globals['_STREAMVERSION']._serialized_end=132
   _globals['_HEARTBEAT']._serialized_start=134
@@ -57,23 +57,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MIGPROFILE']._serialized_start=340
   _globals['_MIGPROFILE']._serialized_end=468
   _globals['_GPU']._serialized_start=471
-  _globals['_GPU']._serialized_end=827
-  _globals['_TOPOLOGY']._serialized_start=829
-  _globals['_TOPOLOGY']._serialized_end=930
-  _globals['_GPUUSAGE']._serialized_start=933
-  _globals['_GPUUSAGE']._serialized_end=1145
-  _globals['_PODREF']._serialized_start=1147
-  _globals['_PODREF']._serialized_end=1201
-  _globals['_DEVICEREF']._serialized_start=1203
-  _globals['_DEVICEREF']._serialized_end=1271
-  _globals['_ALLOCATEDDEVICE']._serialized_start=1273
-  _globals['_ALLOCATEDDEVICE']._serialized_end=1364
-  _globals['_HOLDER']._serialized_start=1367
-  _globals['_HOLDER']._serialized_end=1538
-  _globals['_PODPRESENCE']._serialized_start=1540
-  _globals['_PODPRESENCE']._serialized_end=1634
-  _globals['_SPOTNOTICE']._serialized_start=1636
-  _globals['_SPOTNOTICE']._serialized_end=1763
-  _globals['_NODESTATE']._serialized_start=1766
-  _globals['_NODESTATE']._serialized_end=2172
+  _globals['_GPU']._serialized_end=848
+  _globals['_TOPOLOGY']._serialized_start=850
+  _globals['_TOPOLOGY']._serialized_end=951
+  _globals['_GPUUSAGE']._serialized_start=954
+  _globals['_GPUUSAGE']._serialized_end=1166
+  _globals['_PODREF']._serialized_start=1168
+  _globals['_PODREF']._serialized_end=1222
+  _globals['_DEVICEREF']._serialized_start=1224
+  _globals['_DEVICEREF']._serialized_end=1292
+  _globals['_ALLOCATEDDEVICE']._serialized_start=1294
+  _globals['_ALLOCATEDDEVICE']._serialized_end=1385
+  _globals['_HOLDER']._serialized_start=1388
+  _globals['_HOLDER']._serialized_end=1559
+  _globals['_PODPRESENCE']._serialized_start=1561
+  _globals['_PODPRESENCE']._serialized_end=1655
+  _globals['_SPOTNOTICE']._serialized_start=1657
+  _globals['_SPOTNOTICE']._serialized_end=1784
+  _globals['_NODESTATE']._serialized_start=1787
+  _globals['_NODESTATE']._serialized_end=2193
 # @@protoc_insertion_point(module_scope)

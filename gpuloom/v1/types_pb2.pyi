@@ -433,6 +433,7 @@ class Gpu(_message.Message):
     MIG_INSTANCES_FIELD_NUMBER: _builtins.int
     CHANGING_FIELD_NUMBER: _builtins.int
     SHARING_FIELD_NUMBER: _builtins.int
+    LEAST_MILLI_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     """NVML's UUID, "GPU-…". Never empty."""
     index: _builtins.int
@@ -461,6 +462,8 @@ class Gpu(_message.Message):
     """
     sharing: Global___SharingMode.ValueType
     """How pods share it while it is not cut. Unspecified: by accounting alone."""
+    least_milli: _builtins.int
+    """No share of it is smaller, in thousandths, so that no more pods share it than it was set up for. 0: any is."""
     @_builtins.property
     def mig_instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigInstance]:
         """MIG instances that exist, by start."""
@@ -482,10 +485,11 @@ class Gpu(_message.Message):
         mig_instances: _abc.Iterable[Global___MigInstance] | None = ...,
         changing: _builtins.str = ...,
         sharing: Global___SharingMode.ValueType = ...,
+        least_milli: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "numa_node", b"numa_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "architecture", b"architecture", "changing", b"changing", "health", b"health", "health_reason", b"health_reason", "index", b"index", "memory_mib", b"memory_mib", "mig_enabled", b"mig_enabled", "mig_instances", b"mig_instances", "model", b"model", "numa_node", b"numa_node", "pci_bus_id", b"pci_bus_id", "serial", b"serial", "sharing", b"sharing", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "architecture", b"architecture", "changing", b"changing", "health", b"health", "health_reason", b"health_reason", "index", b"index", "least_milli", b"least_milli", "memory_mib", b"memory_mib", "mig_enabled", b"mig_enabled", "mig_instances", b"mig_instances", "model", b"model", "numa_node", b"numa_node", "pci_bus_id", b"pci_bus_id", "serial", b"serial", "sharing", b"sharing", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
     _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015

@@ -16,7 +16,7 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leadership import Leadership
-from gpuloom.kube.resources import NODES, PDBS, PODS
+from gpuloom.kube.resources import INFERENCE_POLICIES, NODES, PDBS, PODS
 from gpuloom.model.claims import GpuNodeClaimSpec
 from gpuloom.model.money import nano_usd
 from gpuloom.model.policies import CapacityType, CloudProvider
@@ -73,16 +73,20 @@ async def build(app: App, config: AutoscalerConfig) -> None:
         lambda: drainer.drained(store.claims()),
         policies.pool_labels,
         lambda instance: _adopted(instance, policies),
+        lambda pool: scaler.only_tells(pool),  # noqa: PLW0108 - the scaler is made below
     )
     sweepers = {
         provider: Sweeper(cloud, store, inputs, tools, config.pace.timeouts())
         for provider, cloud in (await open_clouds(app, config)).items()
     }
-    settings = ScalerSettings(config.pace.down(), config.dry_run, config.consolidates, config.hours_a_month)
+    settings = ScalerSettings(
+        config.pace.down(), config.dry_run, config.consolidates, config.hours_a_month, config.bounds.values()
+    )
     scaler = Scaler(reader, store, policies, sweepers, tools, settings)
     scaler.prices = scaler.given_prices = _prices(config.clouds)
     pressure = await _pressure(app, config, scaler)
     scaler.pressure_of, scaler.prediction_of = pressure.of, pressure.prediction
+    scaler.notes_of = pressure.notes
     cost = await app.enter(RpcChannel(rpc, str(config.cost_address), "cost_engine"))
     prices = CostEnginePrices(cost, _regions(config.clouds))
     loop = NodeLoop(scaler, sweepers, drainer, Interruptions(scaler, drainer, tools), prices, tools)
@@ -95,7 +99,8 @@ async def build(app: App, config: AutoscalerConfig) -> None:
     app.add_loop(
         "leadership",
         lambda: leadership.run(
-            inference.beside(lambda: loop.run(config.pace.interval_s)), lambda: not scaler.unready_reason()
+            inference.beside(_work(loop, pressure, config.pace.interval_s)),
+            lambda: not scaler.unready_reason(),
         ),
     )
     app.add_readiness("synced", lambda: scaler.unready_reason() or None)
@@ -107,6 +112,8 @@ async def build(app: App, config: AutoscalerConfig) -> None:
 
 
 def _work(loop: NodeLoop, pressure: PressureSource, interval_s: float) -> Callable[[], Awaitable[None]]:
+    """What the leader does, side by side: a failure that one of them does not handle ends both."""
+
     async def work() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(loop.run(interval_s), name="nodes")
@@ -161,12 +168,14 @@ def _sources(client: KubeClient, discovery: RpcChannel, extender: RpcChannel, ap
         budgets=Informer(client, PDBS, app.clock),
         facts=ClusterMirror(discovery, app.clock, MirrorOptions(with_usage=True)),
         ledger=LedgerMirror(extender, app.clock),
+        inference=Informer(client, INFERENCE_POLICIES, app.clock),
     )
     app.add_loop("pods", sources.pods.run)
     app.add_loop("nodes", sources.nodes.run)
     app.add_loop("budgets", sources.budgets.run)
     app.add_loop("discovery", sources.facts.run)
     app.add_loop("ledger", sources.ledger.run)
+    app.add_loop("inference-policies", sources.inference.run)
     return sources
 
 

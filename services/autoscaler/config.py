@@ -7,6 +7,7 @@ from pathlib import Path
 from gpuloom.clients.prometheus import PrometheusConfig
 from gpuloom.kube.leadership import LeadershipConfig, leadership_group
 from gpuloom.kube.settings import KubeConfig
+from gpuloom.model.money import NANO_PER_USD
 from gpuloom.model.node import NodeMode
 from gpuloom.rpc.serving import ServingConfig, grpc_group, peer_setting
 from gpuloom.runtime.config import group, setting
@@ -26,6 +27,7 @@ from gpuloom.runtime.settings import HttpConfig, LogConfig
 from gpuloom.store.settings import StoreConfig
 from services.autoscaler.core.claims import Timeouts
 from services.autoscaler.core.scale_down import DownSettings
+from services.autoscaler.core.scale_up import Bounds
 from services.autoscaler.inference.config import InferenceConfig, KedaConfig, MetricsApiConfig
 from services.autoscaler.nodes.sweeper import AFTER_CLOUD_CALL
 
@@ -152,6 +154,25 @@ class PaceConfig:
 
 
 @dataclass(frozen=True)
+class BoundsConfig:
+    on_demand_floor: int = setting(
+        "GPULOOM_AUTOSCALER_ON_DEMAND_FLOOR",
+        default=1,
+        parse=integer(0, 10_000),
+        help="Nodes of a policy that are not on spot, once it has any and uses on-demand at all",
+    )
+    warm_usd_per_hour: int = setting(
+        "GPULOOM_AUTOSCALER_PREWARM_USD_PER_HOUR",
+        default=100,
+        parse=integer(0, 1_000_000),
+        help="The most that nodes of a policy may cost which only a forecast wants",
+    )
+
+    def values(self) -> Bounds:
+        return Bounds(self.on_demand_floor, self.warm_usd_per_hour * NANO_PER_USD)
+
+
+@dataclass(frozen=True)
 class AutoscalerConfig:
     discovery_address: Address = peer_setting("discovery")
     extender_address: Address = peer_setting("scheduler_extender")
@@ -187,6 +208,7 @@ class AutoscalerConfig:
         help="Time zone of days and hours in forecasts, such as Europe/Berlin",
     )
     pace: PaceConfig = group(PaceConfig)
+    bounds: BoundsConfig = group(BoundsConfig)
     clouds: CloudsConfig = group(CloudsConfig)
     prometheus: PrometheusConfig = group(PrometheusConfig)
     inference: InferenceConfig = group(InferenceConfig)

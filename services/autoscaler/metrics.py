@@ -71,6 +71,12 @@ class AutoscalerMetrics:
             self.nodes.labels(tier.value).set(nodes.get(tier, 0))
             self.cost.labels(tier.value).set(monthly_usd.get(tier, 0.0))
 
+    def show_pools(self, desired: Mapping[str, int]) -> None:
+        """A pool that is no longer any policy's is not shown with its last number."""
+        self.desired.clear()
+        for pool, count in desired.items():
+            self.desired.labels(pool).set(count)
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"gpu_autoscaler_{name}", text, labels, registry=self.registry)
 

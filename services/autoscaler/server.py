@@ -20,10 +20,10 @@ from services.autoscaler.inference.wire import inference_to_proto
 from services.autoscaler.nodes.scaler import Scaler, Taken
 
 ALLOWED_CALLERS = {
-    "GetStatus": frozenset({"cli"}),
-    "GetPlan": frozenset({"cli"}),
-    "GetInference": frozenset({"cli"}),
-    "ListActions": frozenset({"cli"}),
+    "GetStatus": frozenset({"console", "cli"}),
+    "GetPlan": frozenset({"console", "cli"}),
+    "GetInference": frozenset({"console", "cli"}),
+    "ListActions": frozenset({"console", "cli"}),
 }
 SERVICE = pb.DESCRIPTOR.services_by_name["AutoscalerService"]
 DEFAULT_ACTIONS, MOST_ACTIONS = 100, 500

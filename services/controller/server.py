@@ -8,7 +8,7 @@ from gpuloom.kube.parse import parse_time
 from gpuloom.v1 import controller_pb2 as pb
 from gpuloom.v1.controller_pb2_grpc import ControllerServiceServicer
 
-ALLOWED_CALLERS = {"ListWorkloads": frozenset({"cli"})}
+ALLOWED_CALLERS = {"ListWorkloads": frozenset({"console", "cli"})}
 SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"]
 MAX_ROWS = 10_000
 

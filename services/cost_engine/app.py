@@ -7,6 +7,7 @@ from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.leadership import Leadership
 from gpuloom.kube.resources import COST_BUDGETS
+from gpuloom.kube.reviews import TokenReviews
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.serving import Served, rpc_environment, serve
 from gpuloom.rpc.tls import server_ssl_context
@@ -16,7 +17,7 @@ from gpuloom.v1.cost_engine_pb2_grpc import add_CostEngineServiceServicer_to_ser
 from services.cost_engine.alerts.budgets import Budgets, BudgetWriter
 from services.cost_engine.alerts.channels import ConfiguredChannels
 from services.cost_engine.api.exports import Exports
-from services.cost_engine.api.http import CostHttp, TokenReviews
+from services.cost_engine.api.http import CostHttp
 from services.cost_engine.api.queries import Queries
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.config import CostConfig

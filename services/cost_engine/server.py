@@ -29,12 +29,13 @@ from services.cost_engine.prices.refresher import Prices
 from services.cost_engine.store.store import CostStore
 
 _CLI = frozenset({"cli"})
+_PEOPLE = frozenset({"console", "cli"})
 ALLOWED_CALLERS = {
-    "QueryCosts": _CLI,
-    "GetCostSummary": _CLI,
-    "GetSavings": _CLI,
-    "ListPrices": frozenset({"optimizer", "autoscaler", "cli"}),
-    "ListBudgets": _CLI,
+    "QueryCosts": _PEOPLE,
+    "GetCostSummary": _PEOPLE,
+    "GetSavings": _PEOPLE,
+    "ListPrices": frozenset({"optimizer", "autoscaler", "mig_controller", "cli"}),
+    "ListBudgets": _PEOPLE,
     "ListBudgetVerdicts": frozenset({"scheduler_extender", "cli"}),
     "ExportCosts": _CLI,
 }

@@ -15,7 +15,16 @@ from services.discovery.readmodel import ReadModel
 
 ALLOWED_CALLERS = {
     "WatchCluster": frozenset(
-        {"cost_engine", "optimizer", "scheduler_extender", "mig_controller", "autoscaler", "webhook", "cli"}
+        {
+            "cost_engine",
+            "optimizer",
+            "scheduler_extender",
+            "mig_controller",
+            "autoscaler",
+            "webhook",
+            "console",
+            "cli",
+        }
     )
 }
 SERVICE = pb.DESCRIPTOR.services_by_name["DiscoveryService"]

@@ -3,36 +3,42 @@
     1. what discovery, the pods and the configs show now
     2. ask after changes under way; end those that are made and shown
     3. what GPUNodeConfigs ask for
-    4. what waiting pods need beyond what is free
+    4. what waiting pods need beyond what is free, and who has to move for those who waited long
     5. begin those changes, a few at a time
     6. tell pods what is made for them, or why nothing is
 
 It acts only on cards that have no change of its own under way, so never on what it saw before its own act.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from gpuloom.errors import GpuloomError, NotReadyError
+from gpuloom.errors import ConflictError, GpuloomError, NotReadyError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.node import PodRef
 from gpuloom.model.sharing import GpuNodeConfig
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
 from services.mig_controller.core.cards import Card, Knowledge, cards_of
 from services.mig_controller.core.configs import plan_config
-from services.mig_controller.core.intents import Intent, intent_of
+from services.mig_controller.core.defragmentation import FitPlan
+from services.mig_controller.core.intents import Intent, intent_of, intent_of_sharing
 from services.mig_controller.core.plan import Cut, Options, Plan, plan
-from services.mig_controller.core.wishes import Wish, wishes_of
+from services.mig_controller.core.shares import SharePlan, plan_shares
+from services.mig_controller.core.wishes import ShareWish, Wish, share_wishes_of, wishes_of
+from services.mig_controller.defragmenter import Defragmenter, begin_whole
 from services.mig_controller.metrics import MigMetrics
+from services.mig_controller.steering import Steering
 from services.mig_controller.transactions import Transactions, new_change_id
 
 _log = logging.getLogger(__name__)
 
 _TAKE_OVER_PAUSE_S = 1.0
 
-Tell = Callable[[Wish, str, str], None]
+Tell = Callable[[PodRef, str, str], None]
 """(who waits, reason in one word, text): an event on the pod."""
 
 
@@ -52,36 +58,51 @@ class View:
 
     cards: tuple[Card, ...] = ()
     wishes: tuple[Wish, ...] = ()
+    shares: tuple[ShareWish, ...] = ()
     intents: tuple[Intent, ...] = ()
     unmet: dict[str, str] | None = None
     waiting: dict[str, dict[str, str]] | None = None
     """By GPUNodeConfig: why a GPU is not as it is to be, by UUID."""
+    nodes: tuple[NodeFacts, ...] = ()
 
-    def note_for(self, wish: Wish) -> str:
+    def note_for(self, wish: Wish | ShareWish) -> str:
+        what = wish.profile if isinstance(wish, Wish) else "a GPU with an MPS daemon"
         for intent in self.intents:
             if wish.pod.uid in intent.pods:
-                return f"{wish.profile} is being made on {intent.node_name}"
+                return f"{what} is being made on {intent.node_name}"
         reason = (self.unmet or {}).get(wish.pod.uid, "")
-        return f"not made: {reason}" if reason else "a free slice is there, or one is decided on soon"
+        return f"not made: {reason}" if reason else "there is one that is free, or one is decided on soon"
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """Who carries out what is decided, each for one term of leadership."""
+
+    transactions: Callable[[], Transactions]
+    steering: Callable[[], Steering]
+    defragmenter: Defragmenter
 
 
 class Controller:
     def __init__(
         self,
         sources: Sources,
-        transactions: Callable[[], Transactions],
+        makers: Makers,
         options: Options,
         clock: Clock,
         metrics: MigMetrics,
         tell: Tell,
     ) -> None:
         self._sources = sources
-        self._new_transactions = transactions
+        self._makers = makers
         self._options = options
         self._clock = clock
         self._metrics = metrics
         self._tell = tell
         self._transactions: Transactions | None = None
+        self._steering: Steering | None = None
+        self._turn = asyncio.Lock()
+        """A round, or a plan that somebody has asked for, at a time."""
         self._idle_since_s: dict[DeviceRef, float] = {}
         self._waits_since_s: dict[str, float] = {}
         self.view: View | None = None
@@ -99,19 +120,19 @@ class Controller:
                 await self._clock.sleep(interval_s)
         finally:
             self._metrics.leader.set(0)
-            self.view, self._transactions = None, None
+            self.view, self._transactions, self._steering = None, None, None
 
     async def _take_over(self) -> None:
         """Until holds and intents are known nothing is decided; the extender may start after us."""
         while True:
-            transactions = self._new_transactions()
+            transactions = self._makers.transactions()
             try:
                 await transactions.take_over()
             except GpuloomError as error:
                 _log.warning("changes under way are not known yet", extra={"reason": str(error)})
                 await self._clock.sleep(_TAKE_OVER_PAUSE_S)
             else:
-                self._transactions = transactions
+                self._transactions, self._steering = transactions, self._makers.steering()
                 return
 
     def note_of(self, gpu_uuid: str) -> str:
@@ -124,10 +145,40 @@ class Controller:
         return self.view
 
     async def round(self) -> None:
+        async with self._turn:
+            await self._round()
+
+    def fit(self, demand: Mapping[str, int]) -> FitPlan:
+        """What it would take. Raise NotReadyError."""
+        return self._makers.defragmenter.plan(self.current().cards, demand, self._clock.now())
+
+    async def make_fit(self, demand: Mapping[str, int], fingerprint: str) -> tuple[Intent, ...]:
+        """Begin the plan with that fingerprint.
+
+        Raise ConflictError if it is another one by now, or if nothing of it could be begun; NotReadyError.
+        """
+        async with self._turn:
+            self.current()
+            transactions = self._transactions_now()
+            if self._sources.unsynced():
+                raise NotReadyError(self._sources.unsynced())
+            pinned = frozenset(config.spec.node_name for config in self._sources.configs())
+            cards = self._cards(list(self._sources.facts()), transactions.gpus, pinned)
+            found = self._makers.defragmenter.plan(cards, demand, self._clock.now())
+            if found.missing:
+                raise ConflictError("it does not fit, whatever moves; nothing is moved in vain")
+            if found.fingerprint != fingerprint:
+                raise ConflictError("the cluster has changed since this plan was made: look at it again")
+            begun, refused = await begin_whole(transactions, found, (), self._clock.now().isoformat())
+            if refused:
+                raise ConflictError(f"nothing was begun: {refused}")
+            return begun
+
+    async def _round(self) -> None:
         transactions = self._transactions_now()
         if self._sources.unsynced():
             return
-        facts = list(self._sources.facts())
+        facts, pods = list(self._sources.facts()), list(self._sources.pods())
         by_uuid = {card.uuid: card for card in self._cards(facts, frozenset(), frozenset())}
         nodes = {node.state.node_uid for node in facts}
         await transactions.settle(by_uuid, lambda uid: uid in nodes)
@@ -135,12 +186,45 @@ class Controller:
         cards = self._cards(facts, transactions.gpus, frozenset(configs))
         waiting = await self._configure(configs, cards)
         cards = self._cards(facts, transactions.gpus, frozenset(configs))
-        wishes = self._wishes()
+        wishes, shares = self._wishes(pods)
         served = {uid for intent in transactions.intents for uid in intent.pods}
-        unserved = [wish for wish in wishes if wish.pod.uid not in served]
-        decided = plan(cards, unserved, self._options, self._clock.monotonic())
+        decided = await self._decide(cards, wishes, served)
+        without_share = await self._decide_shares(cards, shares, served)
+        if self._steering is not None:
+            await self._steering.step(pods, facts)
+        self._report(
+            View(cards, wishes, shares, (), {**decided.unmet, **without_share}, waiting, tuple(facts))
+        )
+
+    async def _decide(self, cards: tuple[Card, ...], wishes: tuple[Wish, ...], served: set[str]) -> Plan:
+        now_s = self._clock.monotonic()
+        decided = plan(cards, [w for w in wishes if w.pod.uid not in served], self._options, now_s)
         await self._begin(decided)
-        self._report(cards, wishes, decided, waiting)
+        unmet = [wish for wish in wishes if wish.pod.uid in decided.unmet]
+        transactions = self._transactions_now()
+        if not any(intent.leavers for intent in transactions.intents):
+            found = self._makers.defragmenter.unasked(cards, unmet, now_s, self._clock.now())
+            if found is not None:
+                fit, pods = found
+                await begin_whole(transactions, fit, pods, self._clock.now().isoformat())
+        return decided
+
+    async def _decide_shares(
+        self, cards: tuple[Card, ...], shares: tuple[ShareWish, ...], served: set[str]
+    ) -> Mapping[str, str]:
+        """The answer says why somebody is not served. A card that was just cut is not shared as well."""
+        taken = self._transactions_now().gpus
+        left = [card for card in cards if card.uuid not in taken]
+        unserved = [wish for wish in shares if wish.pod.uid not in served]
+        found: SharePlan = plan_shares(left, unserved, self._options, self._clock.monotonic())
+        for change in found.changes:
+            intent = intent_of_sharing(change, new_change_id(), self._clock.now().isoformat())
+            what = "an MPS daemon is started for it" if change.pods else "its MPS daemon is not needed"
+            if await self._started(intent, what):
+                for wish in change.pods:
+                    text = f"an MPS daemon is started on {change.card.node_name} (GPU {change.card.index})"
+                    self._tell(wish.pod, "MpsInTheMaking", text)
+        return found.unmet
 
     def _cards(
         self, facts: list[NodeFacts], held: frozenset[str], pinned: frozenset[str]
@@ -148,15 +232,18 @@ class Controller:
         cards = cards_of(facts, Knowledge(self._idle_since_s, held, pinned))
         now_s = self._clock.monotonic()
         free = {DeviceRef(card.uuid, one.placement) for card in cards for one in card.slices if not one.owner}
+        free |= {DeviceRef(card.uuid) for card in cards if card.idle}
         # The first time that a slice is seen free counts; whoever takes it starts the count anew.
         self._idle_since_s = {device: self._idle_since_s.get(device, now_s) for device in free}
         return cards
 
-    def _wishes(self) -> tuple[Wish, ...]:
+    def _wishes(self, pods: list[JsonObject]) -> tuple[tuple[Wish, ...], tuple[ShareWish, ...]]:
         now_s = self._clock.monotonic()
-        wishes = wishes_of(self._sources.pods(), self._waits_since_s, now_s)
-        self._waits_since_s = {w.pod.uid: self._waits_since_s.get(w.pod.uid, now_s) for w in wishes}
-        return wishes
+        wishes = wishes_of(pods, self._waits_since_s, now_s)
+        shares = share_wishes_of(pods, self._waits_since_s, now_s)
+        waiting = [wish.pod.uid for wish in wishes] + [wish.pod.uid for wish in shares]
+        self._waits_since_s = {uid: self._waits_since_s.get(uid, now_s) for uid in waiting}
+        return wishes, shares
 
     async def _configure(
         self, configs: dict[str, GpuNodeConfig], cards: tuple[Card, ...]
@@ -178,27 +265,22 @@ class Controller:
             if await self._started(intent, _reason(cut)):
                 for wish in cut.pods:
                     text = f"{wish.profile} is being made on {cut.card.node_name} (GPU {cut.card.index})"
-                    self._tell(wish, "MigSliceInTheMaking", text)
+                    self._tell(wish.pod, "MigSliceInTheMaking", text)
 
     async def _started(self, intent: Intent, reason: str) -> bool:
         return await self._transactions_now().begin(intent, reason)
 
-    def _report(
-        self,
-        cards: tuple[Card, ...],
-        wishes: tuple[Wish, ...],
-        decided: Plan,
-        waiting: dict[str, dict[str, str]],
-    ) -> None:
-        intents = self._transactions_now().intents
-        self.view = View(cards, wishes, intents, dict(decided.unmet), waiting)
-        self._metrics.show(cards)
-        self._metrics.waiting.set(len(wishes))
-        self._metrics.unmet.set(len(decided.unmet))
+    def _report(self, view: View) -> None:
+        unmet, intents = view.unmet or {}, self._transactions_now().intents
+        self.view = replace(view, intents=intents)
+        self._metrics.show(view.cards)
+        self._metrics.waiting.set(len(view.wishes) + len(view.shares))
+        self._metrics.unmet.set(len(unmet))
         self._metrics.open_changes.set(len(intents))
-        for wish in wishes:
-            if wish.pod.uid in decided.unmet:
-                self._tell(wish, "MigSliceNotPossible", decided.unmet[wish.pod.uid])
+        for wishes, reason in ((view.wishes, "MigSliceNotPossible"), (view.shares, "MpsNotPossible")):
+            for wish in wishes:
+                if wish.pod.uid in unmet:
+                    self._tell(wish.pod, reason, unmet[wish.pod.uid])
 
     def _transactions_now(self) -> Transactions:
         if self._transactions is None:

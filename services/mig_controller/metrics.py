@@ -8,6 +8,8 @@ from gpuloom.model.sharing import MigStage
 from services.mig_controller.core.cards import Card
 from services.mig_controller.core.stages import stage_counts
 
+STEERED = ("asked", "done", "failed")
+EVICTIONS = ("asked", "refused", "kept")
 OUTCOMES = ("done", "rolled-back", "stuck", "unknown", "not-begun")
 
 
@@ -16,6 +18,18 @@ class MigMetrics:
         self._changes = Counter(
             "gpuloom_mig_controller_changes",
             "Changes of layouts, by how they ended",
+            ["outcome"],
+            registry=registry,
+        )
+        self._evictions = Counter(
+            "gpuloom_mig_controller_evictions",
+            "Pods to leave a slice: asked, refused by a budget or the API server, or kept by their own word",
+            ["outcome"],
+            registry=registry,
+        )
+        self._steered = Counter(
+            "gpuloom_mig_controller_steered_nodes",
+            "Nodes that NVIDIA's MIG manager was asked to cut otherwise, and how that ended",
             ["outcome"],
             registry=registry,
         )
@@ -39,6 +53,17 @@ class MigMetrics:
         )
         for outcome in OUTCOMES:
             self._changes.labels(outcome)
+        for outcome in EVICTIONS:
+            self._evictions.labels(outcome)
+
+        for outcome in STEERED:
+            self._steered.labels(outcome)
+
+    def count_steered(self, outcome: str) -> None:
+        self._steered.labels(outcome).inc()
+
+    def count_eviction(self, outcome: str) -> None:
+        self._evictions.labels(outcome).inc()
 
     def count(self, outcome: str) -> None:
         self._changes.labels(outcome).inc()

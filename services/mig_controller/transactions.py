@@ -1,4 +1,4 @@
-"""Carries out changes: hold, write down, ask the agent, see it published, release, strike out.
+"""Carries out changes: hold, write down, have pods leave, ask the agent, see it shown, release, strike out.
 
 At every point the controller, the agent or the extender may die: what is written down is gone on with, and
 what is not was never begun. It never decides what to change.
@@ -7,30 +7,33 @@ what is not was never begun. It never decides what to change.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, NotFoundError
+from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, NotAllowedError, NotFoundError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.layout import ChangeState
 from gpuloom.runtime.clock import Clock
 from services.mig_controller.core.cards import Card
 from services.mig_controller.core.intents import (
     Intent,
+    Leaver,
     hold_names,
     is_published,
     outcome_text,
+    still_there,
     stray_holds,
     targets_of,
 )
 from services.mig_controller.metrics import MigMetrics
-from services.mig_controller.ports import Agents, Holds, IntentStore, Reach
+from services.mig_controller.ports import Agents, Evictor, Holds, IntentStore, Reach
 
 _log = logging.getLogger(__name__)
 
 FAILPOINTS = (
     "mig-after-hold",
     "mig-after-intent",
+    "mig-after-eviction",
     "mig-after-agent",
     "mig-before-release",
     "mig-after-release",
@@ -56,6 +59,8 @@ class _Open:
     renewed_s: float
     ended: ChangeState | None = None
     note: str = "the agent has not answered yet"
+    asked: set[str] = field(default_factory=set)
+    """UIDs of pods whose eviction was accepted in this term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class _Avoided:
 class TransactionParts:
     holds: Holds
     agents: Agents
+    evictor: Evictor
     store: IntentStore
     clock: Clock
     metrics: MigMetrics
@@ -120,8 +126,9 @@ class Transactions:
         taken: list[str] = []
         try:
             for name, target in zip(hold_names(intent), targets_of(intent), strict=True):
-                await self._parts.holds.take(name, target, reason, self._options.hold_ttl_s)
+                # Also one whose outcome is not known may have been taken.
                 taken.append(name)
+                await self._take(intent, name, target, reason)
             await self._parts.reach("mig-after-hold")
             now_s = self._parts.clock.monotonic()
             self._open[intent.id] = _Open(intent, now_s, now_s)
@@ -137,6 +144,24 @@ class Transactions:
         _log.info("a change is begun", extra=_fields(intent))
         return True
 
+    def why_avoided(self, gpu_uuid: str) -> str:
+        avoided = self._avoided.get(gpu_uuid)
+        return "" if avoided is None else avoided.reason
+
+    def forgive(self, gpu_uuids: Iterable[str]) -> None:
+        """Leave them alone no longer."""
+        for uuid in gpu_uuids:
+            self._avoided.pop(uuid, None)
+            self._wait_s.pop(uuid, None)
+
+    async def withdraw(self, intents: Iterable[Intent]) -> None:
+        """Undo beginnings of which nothing but holds and the note came. Raise nothing: else it goes on."""
+        for intent in intents:
+            entry = self._open.get(intent.id)
+            if entry is not None:
+                entry.ended, entry.note = ChangeState.ROLLED_BACK, "withdrawn"
+                await self._end(entry)
+
     async def settle(self, cards: Mapping[str, Card], known_nodes: Callable[[str], bool]) -> None:
         """Ask after every change; end those that have ended and are published."""
         waiting = list(self._open.values())
@@ -147,10 +172,15 @@ class Transactions:
     ) -> None:
         intent = entry.intent
         await self._renew(entry)
-        if entry.ended is None:
-            await self._ask(entry, known_nodes)
         card = cards.get(intent.request.gpu_uuid)
         expired = self._parts.clock.monotonic() - entry.since_s > self._options.timeout_s
+        staying = still_there(intent, card)
+        if staying and entry.ended is None:
+            await self._have_leave(entry, staying)
+            if expired and entry.ended is None:
+                entry.ended, entry.note = ChangeState.ROLLED_BACK, f"given up: {entry.note}"
+        elif entry.ended is None:
+            await self._ask(entry, known_nodes)
         if entry.ended is ChangeState.DONE and not is_published(intent, card) and not expired:
             entry.note = "made; not shown by discovery yet"
             return
@@ -158,6 +188,28 @@ class Transactions:
             entry.ended, entry.note = ChangeState.UNKNOWN, "the agent did not say what became of it"
         if entry.ended is not None:
             await self._end(entry)
+
+    async def _have_leave(self, entry: _Open, staying: tuple[Leaver, ...]) -> None:
+        """The agent is not asked before all of them are gone, so until then nothing has to be undone."""
+        notes = []
+        for one in staying:
+            if one.pod.uid in entry.asked:
+                notes.append(f"{one.pod} is leaving")
+                continue
+            try:
+                refused = await self._parts.evictor.evict(one.pod, _why(entry.intent))
+            except NotAllowedError as error:
+                self._parts.metrics.count_eviction("kept")
+                entry.ended, entry.note = ChangeState.ROLLED_BACK, f"{one.pod} stays: {error}"
+                return
+            except GpuloomError as error:
+                refused = str(error)
+            if not refused:
+                entry.asked.add(one.pod.uid)
+            self._parts.metrics.count_eviction("refused" if refused else "asked")
+            notes.append(f"{one.pod} stays for now: {refused}" if refused else f"{one.pod} is leaving")
+            await self._parts.reach("mig-after-eviction")
+        entry.note = "; ".join(notes)
 
     async def _ask(self, entry: _Open, known_nodes: Callable[[str], bool]) -> None:
         intent = entry.intent
@@ -210,16 +262,20 @@ class Transactions:
             try:
                 await self._parts.holds.renew(name, self._options.hold_ttl_s)
             except NotFoundError:
-                await self._take_again(name, target)
+                await self._take_again(intent, name, target)
             except GpuloomError as error:
                 _log.warning("a hold can't be renewed", extra={"hold": name, "reason": str(error)})
                 return
         entry.renewed_s = now_s
 
-    async def _take_again(self, name: str, target: HoldTarget) -> None:
+    async def _take(self, intent: Intent, name: str, target: HoldTarget, reason: str) -> None:
+        ttl_s, used = self._options.hold_ttl_s, bool(intent.leavers)
+        await self._parts.holds.take(name, target, reason, ttl_s, allow_used=used)
+
+    async def _take_again(self, intent: Intent, name: str, target: HoldTarget) -> None:
         """It ran out while nobody led. The agent refuses what somebody uses by now, so going on is safe."""
         try:
-            await self._parts.holds.take(name, target, _UNDER_WAY, self._options.hold_ttl_s)
+            await self._take(intent, name, target, _UNDER_WAY)
         except GpuloomError as error:
             _log.warning("a hold can't be taken again", extra={"hold": name, "reason": str(error)})
 
@@ -243,6 +299,11 @@ class Transactions:
     def _forget_avoided(self) -> None:
         now_s = self._parts.clock.monotonic()
         self._avoided = {u: a for u, a in self._avoided.items() if now_s < a.until_s}
+
+
+def _why(intent: Intent) -> str:
+    made = ", ".join(place.profile for place in intent.request.create)
+    return f"room is made for {made} on {intent.node_name}"
 
 
 def new_change_id() -> str:

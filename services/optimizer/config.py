@@ -7,7 +7,7 @@ from gpuloom.kube.settings import KubeConfig
 from gpuloom.roster import ROSTER
 from gpuloom.rpc.serving import ServingConfig, grpc_group, peer_setting
 from gpuloom.runtime.config import group, setting
-from gpuloom.runtime.parsers import Address, address, boolean, integer, seconds
+from gpuloom.runtime.parsers import Address, address, boolean, integer, seconds, usd
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from gpuloom.store.settings import StoreConfig
 
@@ -15,16 +15,6 @@ from gpuloom.store.settings import StoreConfig
 def percent(raw: str) -> float:
     """`50` or `50%`."""
     return integer(1, 99)(raw.strip().removesuffix("%")) / 100
-
-
-def usd(raw: str) -> float:
-    try:
-        amount = float(raw)
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < 10_000:
-        raise ValueError("must be a price in USD above 0, such as 2.5")
-    return amount
 
 
 @dataclass(frozen=True)

@@ -29,16 +29,17 @@ from services.optimizer.summaries import Summaries
 
 SERVICE = pb.DESCRIPTOR.services_by_name["OptimizerService"]
 MAX_POD_BYTES = 512 * 1024
-_PEOPLE = frozenset({"cli"})
+_CLI = frozenset({"cli"})
+_PEOPLE = frozenset({"console", "cli"})
 _NO_WASTE = "does not waste what it holds, as far as is known"
 ALLOWED_CALLERS = {
-    "Classify": _PEOPLE,
-    "Predict": _PEOPLE,
+    "Classify": _CLI,
+    "Predict": _CLI,
     "Hint": frozenset({"scheduler_extender", "cli"}),
     "Waste": _PEOPLE,
     "Recommend": _PEOPLE,
-    "Advise": _PEOPLE,
-    "Profiles": _PEOPLE,
+    "Advise": _CLI,
+    "Profiles": _CLI,
 }
 
 

@@ -136,6 +136,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
         schedulers,
         policies.note,
         budgets,
+        config.enforcement,
     )
     inquiries = Inquiries(records, Judge(evaluator, context.prices), leadership.unready_reason, app.clock)
     ledger_feed = LedgerFeed(state.views, leadership.unready_reason, app.clock)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gpuloom.kube.leadership import LeadershipConfig, leadership_group
 from gpuloom.kube.settings import KubeConfig
+from gpuloom.placement.keeping import Enforcement
 from gpuloom.placement.points import MAX_ADVICE
 from gpuloom.placement.score import ScoreWeights
 from gpuloom.roster import ROSTER
@@ -15,6 +16,7 @@ from gpuloom.runtime.parsers import (
     Address,
     address,
     boolean,
+    choice,
     comma_list,
     integer,
     port,
@@ -81,6 +83,13 @@ class ExtenderConfig:
         help="host:port of cost, whose budgets may stop new pods; not set: no budget does",
     )
     hint: HintConfig = group(HintConfig)
+    enforcement: Enforcement = setting(
+        "GPULOOM_ENFORCEMENT",
+        default=Enforcement.MPS,
+        parse=choice(*Enforcement),
+        help="For pods with a share of a GPU with an MPS daemon that do not say gpuloom.dev/enforcement: mps "
+        "(they are limited) or none; the same for node agents, extender and MIG controller",
+    )
     https_host: str = setting(
         "GPULOOM_EXTENDER_HOST",
         default="0.0.0.0",  # noqa: S104 - kube-scheduler comes from outside the pod

@@ -32,10 +32,10 @@ from services.scheduler_extender.inquiries.inquiries import Inquiries
 from services.scheduler_extender.state.ledger_feed import LedgerFeed
 
 ALLOWED_CALLERS = {
-    "WatchDecisions": frozenset({"cli"}),
+    "WatchDecisions": frozenset({"console", "cli"}),
     "ListAllocations": frozenset({"cli"}),
-    "WatchLedger": frozenset({"autoscaler", "cli"}),
-    "Explain": frozenset({"cli"}),
+    "WatchLedger": frozenset({"autoscaler", "console", "cli"}),
+    "Explain": frozenset({"console", "cli"}),
     "WhatIf": frozenset({"cli"}),
     "TakeHold": frozenset({"mig_controller", "cli"}),
     "RenewHold": frozenset({"mig_controller", "cli"}),

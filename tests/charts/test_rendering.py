@@ -97,6 +97,14 @@ def test_spot_target_caps_the_tiers_share(helm: Helm) -> None:
     assert spec["spotInstancePercentage"] == 0.4
 
 
+def test_without_tiers_the_spot_target_counts_alone(helm: Helm) -> None:
+    values = "autoscaling.multiTier.enabled=false,autoscaling.spot.targetPercentage=0.8"
+
+    rendered = helm.render("gpuloom", "-f", str(PRINTED), "--set", values)
+
+    assert only(rendered, "AutoscalingPolicy", "default")["spec"]["spotInstancePercentage"] == 0.8
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [

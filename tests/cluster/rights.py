@@ -10,6 +10,7 @@ has just these rows, and whether their tests exist, needs no API server: `tests/
 """
 
 import argparse
+import ast
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,8 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "deploy" / "charts" / "RIGHTS.md"
 RIGHTS_DIR = "GPULOOM_RIGHTS_DIR"
 NAMESPACES = ("gpuloom-system", "gpuloom-system-agents")
-# They try on purpose what is refused.
+# They try on purpose what is refused, with helpers of their own.
 ON_PURPOSE = ("tests/cluster/test_rbac.py", "tests/cluster/test_admission.py", "tests/charts/test_setup.py")
-FORBIDDEN = 403
 FEW = 2
 # What the API server asks for by itself while it handles another call: no call of that name is logged.
 ASKED_FOR_INSIDE = {
@@ -102,7 +103,8 @@ class Use:
     resource: str
     namespace: str
     name: str
-    code: int
+    refused: bool
+    """By its rights; what admission refuses needs them all the same."""
     test: str
 
 
@@ -163,10 +165,17 @@ def used(folder: Path) -> Iterator[Use]:
 def refused(uses: Iterable[Use]) -> set[str]:
     return {
         f"REFUSED: {use.account} may not {use.verb} {use.resource} {use.namespace}/{use.name}, asked for in "
-        f"{use.test}: give it in the rbac.yaml of its chart (and run make manifests), or don't ask for it"
+        f"{use.test}: give it in the rbac.yaml of its chart (and run make manifests), or don't ask for it, "
+        "or let the test say that it expects NotAllowedError"
         for use in uses
-        if use.code == FORBIDDEN and not use.test.startswith(ON_PURPOSE)
+        if use.refused and not tries_on_purpose(use.test)
     }
+
+
+@cache
+def tries_on_purpose(test: str) -> bool:
+    """Its own text says so, or that of its whole file."""
+    return test.startswith(ON_PURPOSE) or "NotAllowedError" in _text_of(test)
 
 
 def unused(proofs: Mapping[Right, list[str]]) -> list[str]:
@@ -181,7 +190,7 @@ def users_of(right: Right, uses: Iterable[Use]) -> list[str]:
     """Those in which a service itself used it come first."""
     if inside := ASKED_FOR_INSIDE.get((right.verb, right.resource)):
         return [inside]
-    found = {use.test for use in uses if use.code != FORBIDDEN and right.covers(use)}
+    found = {use.test for use in uses if not use.refused and right.covers(use)}
     return sorted(found, key=lambda test: (test.startswith(ON_PURPOSE), test))
 
 
@@ -247,10 +256,22 @@ def read_table() -> dict[str, str]:
 
 
 def _exists(test: str) -> bool:
+    return bool(_text_of(test))
+
+
+def _text_of(test: str) -> str:
+    """The function; empty if there is none of that name."""
     path, _, name = test.partition("::")
+    return _functions(path).get(name.rpartition("::")[2], "")
+
+
+@cache
+def _functions(path: str) -> Mapping[str, str]:
+    """Their text by name."""
     file = ROOT / path
-    function = re.compile(rf"^\s*(async )?def {re.escape(name.rpartition('::')[2])}\(", re.MULTILINE)
-    return bool(name) and file.is_file() and bool(function.search(file.read_text(encoding="utf-8")))
+    tree = ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else ast.Module([], [])
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {node.name: ast.unparse(node) for node in nodes}
 
 
 def _binds(binding: Mapping[str, Any], role: Mapping[str, Any]) -> bool:
@@ -273,7 +294,7 @@ def _use(event: Mapping[str, Any], test: str) -> Use:
         resource="/".join(part for part in parts if part),
         namespace=about.get("namespace", ""),
         name=about.get("name", ""),
-        code=(event.get("responseStatus") or {}).get("code", 0),
+        refused=(event.get("annotations") or {}).get("authorization.k8s.io/decision") == "forbid",
         test=test,
     )
 

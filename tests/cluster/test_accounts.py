@@ -15,10 +15,22 @@ from gpuloom.kube.informer import Informer
 from gpuloom.kube.leadership import Leadership, LeadershipConfig
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject
-from gpuloom.kube.resources import CONFIGMAPS, EVENTS, GPU_NODE_CONFIGS, JOBS, LEASES, NODES, PODS
+from gpuloom.kube.resources import (
+    CONFIGMAPS,
+    EVENTS,
+    GPU_NODE_CONFIGS,
+    GPU_SHARING_POLICIES,
+    JOBS,
+    LEASES,
+    NODES,
+    PODS,
+    Resource,
+)
+from gpuloom.model.node import PodRef
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.runtime.config import load_config
-from services.mig_controller.adapters.configs import NodeConfigs
+from services.mig_controller.adapters.configs import NodeConfigs, SharingPolicies, StatusWriter
+from services.mig_controller.adapters.evictions import KubeEvictor
 from services.mig_controller.adapters.intents import NAME as INTENTS
 from services.mig_controller.adapters.intents import ConfigMapIntents
 from services.mig_controller.controller import View
@@ -34,6 +46,7 @@ pytestmark = pytest.mark.real
 CLOCK = SystemClock()
 NUMBERS = count()
 NODE_CONFIGS = MANIFESTS.parent / "crds" / "gpu-autoscaler.io_gpunodeconfigs.yaml"
+POLICIES = MANIFESTS.parent / "crds" / "gpu-autoscaler.io_gpusharingpolicies.yaml"
 TELLING = sorted(
     {right.account for right in granted() if (right.verb, right.resource) == ("patch", "events")}
 )
@@ -117,7 +130,7 @@ async def test_the_mig_controller_keeps_its_intents_and_the_status_of_configurat
     ):
         intents = ConfigMapIntents(client, NAMESPACE, lambda timeout_s: timeout_s)
         observed = Informer(client, GPU_NODE_CONFIGS, CLOCK)
-        configs = NodeConfigs(client, observed, CLOCK, lambda timeout_s: timeout_s)
+        configs = NodeConfigs(StatusWriter(client, lambda timeout_s: timeout_s), observed, CLOCK)
 
         for _ in range(2):
             await intents.save(())
@@ -136,11 +149,48 @@ async def test_the_mig_controller_keeps_its_intents_and_the_status_of_configurat
     assert (condition["type"], condition["reason"]) == ("Applied", "NodeNotFound")
 
 
-async def until_served(admin: KubeClient, config: JsonObject) -> None:
+async def test_the_mig_controller_tells_policies_how_they_stand_and_has_pods_leave(
+    shared_control_plane: SharedControlPlane,
+) -> None:
+    await shared_control_plane.background.run_from_loop(shared_control_plane.plane.apply(POLICIES))
+    policy = {"metadata": {"name": "accounts"}, "spec": {"strategy": "mps"}}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+    pod = {
+        "metadata": {"name": "leaves", "namespace": "default", "ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "main", "image": "example/model:1"}]},
+    }
+    async with (
+        shared_control_plane.client() as admin,
+        await as_account(shared_control_plane, "gpuloom-mig-controller") as client,
+    ):
+        observed, pods = Informer(client, GPU_SHARING_POLICIES, CLOCK), Informer(client, PODS, CLOCK)
+        policies = SharingPolicies(StatusWriter(client, lambda timeout_s: timeout_s), observed, CLOCK)
+        recorder = EventRecorder(client, "gpuloom-mig-controller", "h", CLOCK)
+        evictor = KubeEvictor(client, pods, recorder, lambda timeout_s: timeout_s)
+        created = await admin.create(PODS, pod)
+        uid = str(created["metadata"]["uid"])
+
+        async with deadline(CLOCK, 30.0):
+            await until_served(admin, policy, GPU_SHARING_POLICIES)
+            async with running(observed.run), running(pods.run):
+                while observed.get("accounts") is None or pods.get("leaves", "default") is None:
+                    await CLOCK.sleep(0.1)
+                await policies.write_status(View())
+                refused = await evictor.evict(PodRef("default", "leaves", uid), "room is made")
+
+        (condition,) = (await admin.get(GPU_SHARING_POLICIES, "accounts"))["status"]["conditions"]
+        await admin.delete(GPU_SHARING_POLICIES, "accounts")
+        with pytest.raises(NotFoundError):
+            await admin.get(PODS, "leaves", "default")
+    assert refused == ""
+    assert (condition["type"], condition["reason"]) == ("Ready", "NoGpuloomNodes")
+
+
+async def until_served(admin: KubeClient, config: JsonObject, resource: Resource = GPU_NODE_CONFIGS) -> None:
     """A server serves a new kind a moment after it was defined."""
     while True:
         try:
-            await admin.create(GPU_NODE_CONFIGS, config)
+            await admin.create(resource, config)
         except NotFoundError:
             await CLOCK.sleep(0.2)
         else:

@@ -16,12 +16,12 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.resources import COST_BUDGETS, EVENTS, NODES, PODS, Resource
+from gpuloom.kube.reviews import TokenReviews
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
 from services.cost_engine.alerts.budgets import Budgets, BudgetWriter
 from services.cost_engine.alerts.channels import ConfiguredChannels
-from services.cost_engine.api.http import TokenReviews
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.config import AlertsConfig
 from services.cost_engine.core.objects import POOL_LABELS, SliceRule

@@ -116,7 +116,7 @@ async def test_containers_get_their_devices_and_no_others_while_every_call_of_nv
     """The kubelet restarts on top of it; in this mode nothing of ours hangs on it."""
     async with a_running_pod(chain, "half", milli=500) as half:
         chain.standin.set({"hang": 1, "all.hang": 1})
-        await metrics_where(chain, lambda told: told['gpuloom_node_agent_gpus{health="unknown"}'] == GPUS)
+        await metrics_where(chain, lambda told: told.get('gpuloom_node_agent_gpus{health="unknown"}') == GPUS)
         await chain.node.kill(Daemon.KUBELET)
         (free,) = {0, 1} - {int(name[-1]) for name in given_to(half)}
         wrong = {
@@ -131,7 +131,7 @@ async def test_containers_get_their_devices_and_no_others_while_every_call_of_nv
         await bind(chain, "late", 1000, an_allocation(uuid(free)))
         late = await wait_started(chain.client, "late", CLOCK)
         still = await chain.client.get(PODS, "half", NAMESPACE)
-        told = await metrics_where(chain, lambda told: told["gpuloom_node_agent_holders"] == 2)
+        told = await metrics_where(chain, lambda told: told.get("gpuloom_node_agent_holders") == 2)
         late_sees, half_sees = await seen_by(chain, late), await seen_by(chain, still)
 
     assert late_sees == [f"gpu-{free}"]
@@ -162,9 +162,9 @@ async def test_without_nri_a_pod_of_nvidias_runtime_class_gets_its_devices_by_en
         await chain.client.create(PODS, by_class)
         pod = await wait_started(chain.client, "by-class", CLOCK)
         said = await chain.node.run_in_container(pod, "env")
-        told = await metrics_where(chain, lambda told: told["gpuloom_node_agent_holders"] == 1)
+        told = await metrics_where(chain, lambda told: told.get("gpuloom_node_agent_holders") == 1)
         await chain.client.delete(PODS, "by-class", NAMESPACE)
-        await metrics_where(chain, lambda told: told["gpuloom_node_agent_holders"] == 0)
+        await metrics_where(chain, lambda told: told.get("gpuloom_node_agent_holders") == 0)
 
     (device,) = allocation_of(pod).devices
     assert f"{VARIABLE_DEVICES}={device.device.gpu_uuid}" in said.splitlines()
@@ -214,7 +214,7 @@ async def restart_agent(chain: Chain) -> None:
     chain.plane.supervisor.kill(AGENT)
     async with deadline(CLOCK, 30.0):
         await chain.plane.supervisor.until(lambda supervisor: supervisor.restarts(AGENT) > 0)
-    await metrics_where(chain, lambda told: told['gpuloom_node_agent_delivery_way{way="nri"}'] == 1)
+    await metrics_where(chain, lambda told: told.get('gpuloom_node_agent_delivery_way{way="nri"}') == 1)
 
 
 async def metrics_where(chain: Chain, condition: Callable[[Metrics], bool]) -> Metrics:

@@ -89,7 +89,7 @@ async def test_where_devices_come_by_environment_the_next_pod_waits_until_the_co
 async def check_next_pod_waits(chain: Chain, runtime_class: str) -> None:
     """A pod that has both cards of the node is deleted by force; one card is asked for at once."""
     pod = await start(chain.client, of_class(a_pod("stubborn", milli=2000), runtime_class))
-    await metrics_where(chain, lambda told: told["gpuloom_node_agent_holders"] == 1)
+    await metrics_where(chain, lambda told: told.get("gpuloom_node_agent_holders") == 1)
     await chain.client.delete(PODS, "stubborn", NAMESPACE, AT_ONCE)
     await chain.client.create(PODS, of_class(a_pod("next", milli=1000), runtime_class))
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from gpuloom.cli.scheduler_config import OWN_SCHEDULER
+from gpuloom.errors import UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import PODS
 from gpuloom.model.mig import MigPlacement
 from gpuloom.names import ANNOTATION_MIG_PROFILE
-from gpuloom.runtime.clock import SystemClock
+from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.sim.ports import HOST
 from tests.cluster.nodes.configuration import RuntimeLine
 from tests.cluster.nodes.pods import NAMESPACE, a_pod, wait_gone, wait_started
@@ -26,6 +27,7 @@ from tests.cluster.nodes.real_node import RealNode
 from tests.cluster.nodes.services import lay_out_services
 from tests.cluster.shared import MANIFESTS
 from tests.cluster.test_delivery_chain import (
+    AGENT,
     GPUS,
     NODE,
     Chain,
@@ -34,6 +36,7 @@ from tests.cluster.test_delivery_chain import (
     _offer,
     _two_cards,
     allocation_of,
+    metrics_where,
     restart_agent,
 )
 from tests.cluster.test_real_nodes import a_cluster
@@ -74,6 +77,61 @@ async def test_a_pending_pod_makes_a_slice_appear_and_sees_exactly_that(
     assert sees == [f"/dev/nvidia{gpu}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)]
     assert has_again == has
     assert sees_again == sees
+
+
+async def test_after_a_reboot_of_its_node_the_layout_is_back_before_the_pod_is(
+    tmp_path: Path, library: Path
+) -> None:
+    """Everything on the node dies at once, also its containers; GPUs forget; files under /var/lib stay."""
+    async with a_cut_chain(tmp_path, library) as chain:
+        pod = await a_slice_of(chain, "lasting")
+        sees, began = await seen_by(chain, pod), started_at(pod)
+        # As the README of delivery advises: else a container may start before the agent, without its GPU.
+        wait_for_the_agent(chain.node)
+        await reboot(chain, int(sees[0].removeprefix("/dev/nvidia")))
+        again = await wait_started_after(chain, "lasting", began)
+        sees_again = await seen_by(chain, again)
+        told = await metrics_where(chain, lambda told: told["gpuloom_node_agent_layout_restored_total"] >= 1)
+
+    assert sees_again == sees
+    assert allocation_of(again) == allocation_of(pod)
+    assert told["gpuloom_node_agent_layout_restored_total"] == 1
+
+
+def wait_for_the_agent(node: RealNode) -> None:
+    """From its next start on the runtime creates no container of ours without our plugin."""
+    with (node.paths.home / "containerd.toml").open("a") as configuration:
+        configuration.write('\n[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\n')
+
+
+async def reboot(chain: Chain, gpu: int) -> None:
+    supervisor = chain.plane.supervisor
+    before = supervisor.restarts(AGENT)
+    supervisor.kill(AGENT)
+    try:
+        # The kubelet, the runtime, its shims and all containers: whatever runs in the node.
+        await chain.node.run_in("sh", "-c", "kill -9 -1")
+    except UnavailableError:
+        # It kills itself, too.
+        pass
+    chain.standin.reset_gpu(gpu)
+    async with deadline(CLOCK, 30.0):
+        await supervisor.until(lambda s: s.restarts(AGENT) > before)
+
+
+def started_at(pod: JsonObject) -> str:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    running = statuses[0].get("state", {}).get("running") if statuses else None
+    return str((running or {}).get("startedAt", ""))
+
+
+async def wait_started_after(chain: Chain, name: str, before: str) -> JsonObject:
+    async with deadline(CLOCK, 120.0):
+        while True:
+            pod = await chain.client.get(PODS, name, NAMESPACE)
+            if started_at(pod) > before:
+                return pod
+            await CLOCK.sleep(0.2)
 
 
 async def a_slice_of(chain: Chain, name: str) -> JsonObject:

@@ -90,8 +90,11 @@ class Cluster:
         """Create them, and return when each was placed and has run."""
         for pod in pods:
             await self.client.create(PODS, pod)
-        for pod in pods:
-            await self._wait_run(*key_of(pod))
+        await self.wait_run(*(key_of(pod)[1] for pod in pods))
+
+    async def wait_run(self, *names: str) -> None:
+        for name in names:
+            await self._wait_run(NAMESPACE, name)
 
     async def _wait_run(self, namespace: str, name: str) -> None:
         async def has_run() -> bool:

@@ -50,6 +50,18 @@ def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: 
         told = asked(run_directory, "events")
         versions = asked(run_directory, "version")
         findings = asked(run_directory, "doctor", "-o", "json")
+        endpoints = json.loads((run_directory / "endpoints.json").read_text())
+        certificates = Path(endpoints["certificate"]).parent
+        program = subprocess.run(  # noqa: S603 - our own example
+            [
+                *(sys.executable, "examples/grpc_client.py", "--certificates", str(certificates)),
+                *("--discovery", endpoints["discovery"], "--extender", endpoints["scheduler_extender"]),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60.0,
+            check=False,
+        )
         with urlopen(exporter, timeout=10.0) as answer:  # noqa: S310 - our own address
             metrics = answer.read().decode()
         too_much = asked(run_directory, "whatif", "-f", "-", "--replicas", "1000", given=MANIFEST)
@@ -64,6 +76,8 @@ def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: 
     assert listed.returncode == 0
     assert listed.stdout.splitlines()[0].split()[:3] == ["NODE", "MODE", "MODEL"]
     assert len(json.loads(busiest.stdout)["rows"]) >= 4
+    assert "4 GPUs, trusted" in program.stdout or "8 GPUs, trusted" in program.stdout, program.stderr
+    assert "pods have devices" in program.stdout
     assert told.returncode == 0, told.stderr
     assert versions.returncode == 0, versions.stderr
     assert "discovery" in versions.stdout

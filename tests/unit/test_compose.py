@@ -23,6 +23,7 @@ KNOWN: dict[str, str] = {
     Embedded.CLOUD: "http://simulation:8002",
     Embedded.INFERENCE: "http://simulation:8003",
     Embedded.AGENTS_FILE: "/var/lib/gpuloom/agents.json",
+    Embedded.CONSOLE_ACCESS: "published-on-loopback",
     Embedded.NAMESPACE: SERVICE_NAMESPACE,
     Embedded.USAGE_INTERVAL: LIVELY_USAGE,
 }

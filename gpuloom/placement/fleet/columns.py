@@ -59,6 +59,7 @@ _GPU_COLUMNS = (
     "is_card",
     "is_usable",
     "is_limited",
+    "least_milli",
 )
 _MASK_COLUMNS = ("cards", "usable", "free")
 _STAND_NUMBERS = {(stand.closed, stand.mode, stand.delivery): number for number, stand in enumerate(STANDS)}
@@ -336,6 +337,7 @@ def _gpu_cells(kind: int, view: GpuView) -> tuple[int, ...]:
         not view.gpu.mig_enabled,
         not view.unusable_reason,
         view.gpu.sharing is SharingMode.MPS,
+        view.gpu.least_milli,
     )
 
 

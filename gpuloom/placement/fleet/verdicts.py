@@ -175,6 +175,8 @@ def _matching_cards(gpu: GpuRequest, columns: Columns, cells: Cells) -> Flags:
         cards &= _is_kind(gpu, columns, cells)
     if gpu.enforced:
         cards &= cells.of_gpu("is_limited") > 0
+    if gpu.kind is RequestKind.SHARE:
+        cards &= cells.of_gpu("least_milli") <= gpu.milli
     # A share in proportion needs at least 1 MiB.
     needed_mib = gpu.memory_mib or int(gpu.kind is RequestKind.SHARE)
     if needed_mib:

@@ -3,6 +3,7 @@
 A pod is worth what the cheapest machine for it would cost, in proportion to the part of it that the pod uses.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -37,6 +38,9 @@ class Stencils:
     def __init__(self, form: MachineForm) -> None:
         self._form = form
         self._made: dict[Hashable, SimulatedNode] = {}
+        self._shapes: dict[Hashable, int] = {}
+        self._shape_of: dict[str, int] = {}
+        self._too_small: set[Hashable] = set()
 
     def node(self, offering: Offering, name: str) -> SimulatedNode:
         return self._make(offering, name)
@@ -47,6 +51,22 @@ class Stencils:
         if key not in self._made:
             self._made[key] = self._make(offering, f"new-{offering.pool}")
         return self._made[key].copy()
+
+    def filled(self, offering: Offering, pods: Sequence[PendingPod]) -> "Purchase | None":
+        """A fresh machine with all of them, if it takes them all. What did not fit is remembered."""
+        key = (offering.pool, offering.key, tuple(self._shape(pod) for pod in pods))
+        if key in self._too_small:
+            return None
+        purchase = Purchase(offering, self.sample(offering))
+        if purchase.has_room(pods) and all(purchase.put(pod) for pod in pods):
+            return purchase
+        self._too_small.add(key)
+        return None
+
+    def _shape(self, pod: PendingPod) -> int:
+        if pod.ref.uid not in self._shape_of:
+            self._shape_of[pod.ref.uid] = self._shapes.setdefault(shape_of(pod), len(self._shapes))
+        return self._shape_of[pod.ref.uid]
 
     def _make(self, offering: Offering, name: str) -> SimulatedNode:
         labels = {
@@ -90,6 +110,14 @@ class Purchase:
 
     def copy(self) -> "Purchase":
         return Purchase(self.offering, self.node.copy(), list(self.pods), self.fixed)
+
+    def has_room(self, pods: Sequence[PendingPod]) -> bool:
+        """Whether what they ask for in all is there, wherever on the machine that is."""
+        wanted: Counter[str] = Counter(self.node.use.requested)
+        for pod in pods:
+            wanted.update(pod.pod.requests)
+        there = self.node.node.allocatable
+        return all(amount <= there.get(resource, 0) for resource, amount in wanted.items() if amount)
 
     def put(self, pod: PendingPod) -> bool:
         """Place the pod here, if it fits; neighbours are not asked."""

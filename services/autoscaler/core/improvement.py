@@ -76,8 +76,8 @@ def _cheapest(
     for offering in sorted(offerings, key=lambda one: (one.compared_nano_usd, one.key)):
         if offering.compared_nano_usd >= below:
             return None
-        purchase = Purchase(offering, stencils.sample(offering))
-        if all(purchase.put(pod) for pod in pods):
+        purchase = stencils.filled(offering, pods)
+        if purchase is not None:
             return purchase
     return None
 

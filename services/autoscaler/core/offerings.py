@@ -22,6 +22,8 @@ GPU_FAILURES_FORGIVEN = 1
 """A node that never shows its GPUs is replaced once; the second says that its offering is bad."""
 INTERRUPTION_WINDOW = timedelta(hours=24)
 _HALF_LIFE_S = 6 * 3600.0
+FORGIVEN_AFTER = timedelta(hours=3)
+"""A failure so long after the one before begins a new row."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -145,7 +147,8 @@ def _belief(claims: list[GpuNodeClaim], now: datetime) -> Belief:
             gpu_failures += 1
             if gpu_failures <= GPU_FAILURES_FORGIVEN:
                 continue
-        failures, last = failures + 1, event
+        decayed = last is not None and event.time - last.time > FORGIVEN_AFTER
+        failures, last = (1 if decayed else failures + 1), event
     availability = (good + 1.0) / (all_of_them + 1.0)
     if last is None or not failures:
         return Belief(availability=availability)

@@ -7,12 +7,11 @@ by `Effort`, not by a clock.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuloom.model.policies import CapacityType
 from services.autoscaler.core.filling import (
     Bench,
     Fill,
@@ -23,10 +22,10 @@ from services.autoscaler.core.filling import (
     shape_of,
 )
 from services.autoscaler.core.improvement import improved
+from services.autoscaler.core.mix import Mix
 from services.autoscaler.core.offerings import Offering, OfferingKey
-from services.autoscaler.core.pending import TIER_ORDER, PendingPod, Unit, Worth
+from services.autoscaler.core.pending import PendingPod, Unit, Worth
 from services.autoscaler.core.simulation import SimulatedNode, Simulation
-from services.autoscaler.core.tiers import TierTargets
 
 _NOISE = 0.25
 NO_OFFERING = "no machine that can be had now would take it"
@@ -57,8 +56,7 @@ class Problem:
     offerings: Sequence[Offering]
     form: MachineForm = field(default_factory=MachineForm)
     limits: Limits = field(default_factory=Limits)
-    tiers: TierTargets = field(default_factory=lambda: TierTargets({CapacityType.ON_DEMAND: 1.0}))
-    tier_counts: Mapping[CapacityType, int] = field(default_factory=dict)
+    mix: Mix = field(default_factory=Mix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +101,7 @@ def make_plan(problem: Problem, effort: Effort | None = None) -> Plan:
         attempt.run(waiting)
     best = min(attempts, key=lambda attempt: _rank(attempt.plan()))
     best.repair()
+    best.spread()
     return replace(best.plan(), kept=kept)
 
 
@@ -201,26 +200,20 @@ class _Attempt:
         return bought.put(pod)
 
     def _buy(self, pods: list[PendingPod], worth: Worth, *, fixed: bool) -> list[PendingPod]:
-        """By pool priority: a lower one only gets what no higher one takes. The pods that are left."""
+        """The pods that are left."""
         minding = [pod for pod in pods if pod.pod.minds_neighbours]
         others = [pod for pod in pods if not pod.pod.minds_neighbours]
         left = [pod for pod in minding if not self._buy_for_one(pod, worth)]
         others = self._fill_open(others) if minding else others
-        for priority in self._priorities():
-            offerings = [one for one in self._problem.offerings if one.priority == priority]
-            bench = Bench(others, [self._worths.of(pod) * self._varied() for pod in others])
-            while bench.left and len(self._bought) < self._effort.most_nodes:
-                if not self._buy_next(bench, offerings, worth, fixed):
-                    break
-            others = [bench.pods[place] for place in bench.left]
-        return [*left, *others]
+        bench = Bench(others, [self._worths.of(pod) * self._varied() for pod in others])
+        while bench.left and len(self._bought) < self._effort.most_nodes:
+            if not self._buy_next(bench, worth, fixed):
+                break
+        return [*left, *(bench.pods[place] for place in bench.left)]
 
-    def _priorities(self) -> list[int]:
-        return sorted({one.priority for one in self._problem.offerings}, reverse=True)
-
-    def _buy_next(self, bench: Bench, offerings: Sequence[Offering], worth: Worth, fixed: bool) -> bool:
+    def _buy_next(self, bench: Bench, worth: Worth, fixed: bool) -> bool:
         """Buy the machine with the lowest price for its value; False if none takes any pod."""
-        for choice in self._by_tier(offerings, worth):
+        for choice in self._choices(worth):
             best = self._best(bench, choice)
             if best is not None:
                 offering, fill = best
@@ -235,30 +228,32 @@ class _Attempt:
         """Spread and affinity depend on where others are, so such pods are bought for one at a time."""
         if any(self._put(pod, one) for one in self._bought):
             return True
-        for priority in self._priorities():
-            offerings = [one for one in self._problem.offerings if one.priority == priority]
-            for choice in self._by_tier(offerings, worth):
-                for offering in sorted(choice, key=lambda one: (one.compared_nano_usd, one.key)):
-                    bought = self._add(offering, True)
-                    if self._put(pod, bought):
-                        return True
-                    self._bought.pop()
+        for choice in self._choices(worth):
+            for offering in sorted(choice, key=lambda one: (one.compared_nano_usd, one.key)):
+                bought = self._add(offering, True)
+                if self._put(pod, bought):
+                    return True
+                self._bought.pop()
         return False
 
-    def _by_tier(self, offerings: Sequence[Offering], worth: Worth) -> Iterable[list[Offering]]:
-        """Offerings of the tier that is due, then of the next ones; pools that are full are left out."""
+    def _choices(self, worth: Worth) -> list[list[Offering]]:
+        """In the order of the mix; pools that are full are left out."""
         room = self._room()
-        open_ones = [one for one in offerings if room.get(one.pool, 1) > 0]
         if self._problem.limits.nodes <= len(self._bought):
-            return
-        counts = Counter(self._problem.tier_counts)
-        counts.update(one.offering.key.capacity_type for one in self._bought)
-        ranked = TIER_ORDER.get(worth) or self._problem.tiers.ranked(counts)
-        allowed = self._problem.tiers.ranked(counts)
-        for tier in ranked:
-            found = [one for one in open_ones if one.key.capacity_type is tier and tier in allowed]
-            if found:
-                yield found
+            return []
+        open_ones = [one for one in self._problem.offerings if room.get(one.pool, 1) > 0]
+        return self._problem.mix.choices(open_ones, [one.offering for one in self._bought], worth)
+
+    def spread(self) -> None:
+        """Spot machines of which too many are of one kind go elsewhere, where that costs little more."""
+        placed: list[Offering] = []
+        for place, one in enumerate(self._bought):
+            other = self._problem.mix.elsewhere(one.offering, self._problem.offerings, placed)
+            if other is not None and not one.fixed:
+                moved = Purchase(other, self._stencils.node(other, one.node.name))
+                if all(moved.put(pod) for pod in one.pods):
+                    self._bought[place] = moved
+            placed.append(self._bought[place].offering)
 
     def _room(self) -> dict[str, int]:
         used = Counter(one.offering.pool for one in self._bought)

@@ -6,9 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuloom.model.claims import GpuNodeClaim
-from gpuloom.model.policies import AutoscalingPolicy, CapacityType
+from gpuloom.model.objects import ConditionStatus
+from gpuloom.model.policies import AutoscalingPolicy
 from services.autoscaler.core import claims as life
+from services.autoscaler.core.mix import Mix
+from services.autoscaler.core.offerings import key_of
 from services.autoscaler.core.plan import Limits
+from services.autoscaler.core.tiers import targets_of
 
 DEFAULT_POLICY = "default"
 """What the chart renders of its values; a pool of a policy that somebody applies wins over its pool."""
@@ -48,8 +52,17 @@ def claims_of(policy: Effective, claims: Iterable[GpuNodeClaim]) -> list[GpuNode
     return [one for one in claims if one.spec.pool_name in pools and life.is_live(one)]
 
 
-def tier_counts(claims: Iterable[GpuNodeClaim]) -> Counter[CapacityType]:
-    return Counter(one.spec.offering.capacity_type for one in claims)
+def mix_of(policy: Effective, live: Sequence[GpuNodeClaim], interruption_rate: float, floor: int) -> Mix:
+    """What the tiers should come to, and the nodes there are. `floor`: of nodes that are not on spot."""
+    spec = policy.policy.spec
+    # A pool of one tier has nothing to divide; its nodes count in the policy's shares.
+    own = [pool for pool in spec.pools if pool.spot_share is not None and pool.capacity_type is None]
+    return Mix(
+        targets_of(spec, None, interruption_rate, floor),
+        {pool.name: targets_of(spec, pool, interruption_rate) for pool in own},
+        Counter((one.spec.pool_name, key_of(one)) for one in live),
+        spec.diversify,
+    )
 
 
 def limits_of(policy: Effective, live: Sequence[GpuNodeClaim], draining: int = 0) -> Limits:
@@ -65,7 +78,7 @@ def limits_of(policy: Effective, live: Sequence[GpuNodeClaim], draining: int = 0
 
 
 def missing_by_floor(policy: Effective, live: Sequence[GpuNodeClaim]) -> dict[str, int]:
-    """How many nodes each pool lacks to its minimum, and the first pool to the policy's minimum."""
+    """How many nodes each pool lacks to its minimum; under "" what the policy lacks beyond, in any pool."""
     by_pool = Counter(one.spec.pool_name for one in live)
     spec = policy.policy.spec
     missing = {
@@ -75,9 +88,24 @@ def missing_by_floor(policy: Effective, live: Sequence[GpuNodeClaim]) -> dict[st
     }
     short = spec.min_nodes - len(live) - sum(missing.values())
     if short > 0 and spec.pools:
-        first = min(spec.pools, key=lambda pool: (-pool.priority, pool.name))
-        missing[first.name] = missing.get(first.name, 0) + short
+        missing[""] = short
     return missing
+
+
+def cooldown_start(last_up: datetime | None, claims: Iterable[GpuNodeClaim]) -> datetime | None:
+    """When the cooldown of additions began; None once a launch failed since: the next best is asked at once.
+
+    Its offering is backed off by then, so no cloud is asked for the same again.
+    """
+    if last_up is None:
+        return None
+    # Times on claims are whole seconds.
+    since = last_up.replace(microsecond=0)
+    for claim in claims:
+        told, asked = life.condition_of(claim, life.CONDITION_LAUNCHED), claim.status.requested
+        if told is not None and told.status is ConditionStatus.FALSE and asked is not None and asked >= since:
+            return None
+    return last_up
 
 
 def remaining_s(last: datetime | None, cooldown_s: int, now: datetime) -> float:

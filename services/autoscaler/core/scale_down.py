@@ -13,7 +13,7 @@ from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from services.autoscaler.core.pending import PendingPod, units_of
 from services.autoscaler.core.plan import Effort, make_plan
 from services.autoscaler.core.policies import remaining_s
-from services.autoscaler.core.scale_up import Situation, problem_of
+from services.autoscaler.core.scale_up import Situation, problem_of, warm_floor
 from services.autoscaler.core.simulation import SimulatedNode, Simulation
 
 MIN_SAMPLES = 3
@@ -153,7 +153,7 @@ def _below_floor(claim: GpuNodeClaim, seen: Situation) -> str:
     if len(seen.claims) <= spec.min_nodes:
         return f"the policy has its minimum of {spec.min_nodes}"
     gpus = sum(one.spec.gpu_count for one in seen.claims) - claim.spec.gpu_count
-    if gpus < seen.pressure.floor_gpus:
+    if gpus < warm_floor(seen):
         return seen.pressure.floor_reason
     return ""
 

@@ -1,28 +1,37 @@
 """Whether to add nodes now, which, and why: pods that wait, minimum sizes, use, PromQL triggers. Pure."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpuloom.model.claims import GpuNodeClaim
-from gpuloom.model.policies import NodePool
 from services.autoscaler.core.filling import MachineForm
 from services.autoscaler.core.offerings import Offering
 from services.autoscaler.core.pending import PendingPod, Unit, due_pods, units_of
-from services.autoscaler.core.plan import Effort, Limits, Plan, PlannedNode, Problem, make_plan
+from services.autoscaler.core.plan import Effort, Plan, PlannedNode, Problem, make_plan
 from services.autoscaler.core.policies import (
     Effective,
     limits_of,
     missing_by_floor,
+    mix_of,
     remaining_s,
-    tier_counts,
 )
 from services.autoscaler.core.simulation import SimulatedNode
 from services.autoscaler.core.table import Table
-from services.autoscaler.core.tiers import targets_of
 
-PREWARM_NANO_USD_PER_HOUR = 100_000_000_000
-"""The most that one round of pre-warming buys: 100 USD an hour."""
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the settings allow beside the policy.
+
+    `on_demand_floor`: nodes of a policy that are not on spot, once there are any. `warm_nano_usd_per_hour`:
+    the most that nodes may cost which only a forecast wants.
+    """
+
+    on_demand_floor: int = 1
+    warm_nano_usd_per_hour: int = 100_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +39,20 @@ class Pressure:
     """Why nodes may be wanted though every pod has a place.
 
     `utilization` None: not known, which is no reason to add anything. `triggers`: PromQL metrics above their
-    threshold, by name, with what to tell. `floor_gpus`: GPUs that a forecast wants to be there.
+    threshold, by name, with what to tell. `floor_gpus`: GPUs that a forecast wants to be there; `used_gpus`:
+    those that pods want now.
     """
 
     utilization: float | None = None
     triggers: Mapping[str, str] = field(default_factory=dict)
     floor_gpus: int = 0
     floor_reason: str = ""
+    used_gpus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything one policy's decision is made on. `upcoming_gpus` are of claims that are not ready yet."""
+    """Everything one policy's decision is made on."""
 
     policy: Effective
     claims: Sequence[GpuNodeClaim]
@@ -56,6 +67,7 @@ class Situation:
     draining: int = 0
     frozen_reason: str = ""
     effort: Effort = field(default_factory=Effort)
+    limits: Bounds = field(default_factory=Bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +101,14 @@ def decide_scale_up(seen: Situation) -> ScaleUp:
 
 
 def problem_of(seen: Situation, units: Sequence[Unit]) -> Problem:
-    spec = seen.policy.policy.spec
     return Problem(
         units=units,
         nodes=seen.nodes,
         offerings=seen.table.offerings,
         form=seen.form,
         limits=limits_of(seen.policy, seen.claims, seen.draining),
-        tiers=targets_of(spec, _only_pool(seen), seen.interruption_rate),
-        tier_counts=tier_counts(seen.claims),
+        mix=mix_of(seen.policy, seen.claims, seen.interruption_rate, seen.limits.on_demand_floor),
     )
-
-
-def _only_pool(seen: Situation) -> NodePool | None:
-    pools = seen.policy.policy.spec.pools
-    return pools[0] if len(pools) == 1 else None
 
 
 def _pods_reason(plan: Plan) -> str:
@@ -113,53 +118,69 @@ def _pods_reason(plan: Plan) -> str:
     return f"{count} pods wait for GPUs: {shown}"
 
 
+def warm_floor(seen: Situation) -> int:
+    """GPUs that a forecast may keep there: what pods want now, and as many more as may be paid for."""
+    if not seen.pressure.floor_gpus:
+        return 0
+    prices = [one.nano_usd_per_hour / one.instance.gpu_count for one in seen.table.offerings]
+    prices += [(one.status.price_nano_usd_per_hour or 0) / max(1, one.spec.gpu_count) for one in seen.claims]
+    cheapest = min((price for price in prices if price > 0), default=0.0)
+    spare = seen.limits.warm_nano_usd_per_hour / cheapest if cheapest else 0.0
+    return min(seen.pressure.floor_gpus, math.ceil(seen.pressure.used_gpus) + int(spare))
+
+
 def _without_pods(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
     """One node at a time for use and triggers, so that the next look sees what it changed."""
     spec, pressure = seen.policy.policy.spec, seen.pressure
-    limits = limits_of(seen.policy, seen.claims, seen.draining)
     missing = missing_by_floor(seen.policy, seen.claims)
     if missing:
-        nodes = [
-            PlannedNode(offering, ())
-            for pool, count in sorted(missing.items())
-            for offering in [_cheapest([one for one in seen.table.offerings if one.pool == pool])] * count
-            if offering is not None
-        ]
-        return tuple(nodes[: limits.nodes]), "the minimum size is not reached"
+        found: list[Offering] = []
+        for pool, count in sorted(missing.items(), reverse=True):
+            for _ in range(count):
+                found.extend(_next_node(seen, found, pool))
+        return _bare(found), "the minimum size is not reached"
     upcoming = any(one.status.gpu_ready is None for one in seen.claims)
     reason = _pressure_reason(pressure, spec.scale_up_threshold)
     # What is on its way may be all that is needed.
     if reason and not upcoming:
-        best = _cheapest([one for one in seen.table.offerings if limits.by_pool.get(one.pool, 1) > 0])
-        if best is not None and limits.nodes > 0:
-            return (PlannedNode(best, ()),), reason
-    return _for_forecast(seen, limits)
+        return _bare(_next_node(seen, [], "")), reason
+    return _for_forecast(seen)
 
 
-def _for_forecast(seen: Situation, limits: Limits) -> tuple[tuple[PlannedNode, ...], str]:
+def _for_forecast(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
     have = sum(one.spec.gpu_count for one in seen.claims)
-    best = _cheapest([one for one in seen.table.offerings if limits.by_pool.get(one.pool, 1) > 0])
-    if seen.pressure.floor_gpus <= have or best is None:
-        return (), ""
-    count = -(-(seen.pressure.floor_gpus - have) // best.instance.gpu_count)
-    # What nobody has asked for yet may cost so much and no more.
-    most = PREWARM_NANO_USD_PER_HOUR // max(1, best.nano_usd_per_hour)
-    return (PlannedNode(best, ()),) * min(count, limits.nodes, most), seen.pressure.floor_reason
+    found: list[Offering] = []
+    while have < warm_floor(seen):
+        best = _next_node(seen, found, "")
+        if not best:
+            break
+        have += best[0].instance.gpu_count
+        found.extend(best)
+    return _bare(found), seen.pressure.floor_reason
+
+
+def _next_node(seen: Situation, found: Sequence[Offering], pool: str) -> list[Offering]:
+    """One more machine of this pool, or of any, within the limits; empty if none can be had."""
+    limits = limits_of(seen.policy, seen.claims, seen.draining)
+    counts = Counter(one.pool for one in found)
+    offerings = [
+        one
+        for one in seen.table.offerings
+        if pool in {"", one.pool} and limits.by_pool.get(one.pool, len(found) + 1) > counts[one.pool]
+    ]
+    mix = mix_of(seen.policy, seen.claims, seen.interruption_rate, seen.limits.on_demand_floor)
+    best = mix.cheapest(offerings, found) if len(found) < limits.nodes else None
+    return [] if best is None else [best]
+
+
+def _bare(offerings: Sequence[Offering]) -> tuple[PlannedNode, ...]:
+    return tuple(PlannedNode(one, ()) for one in offerings)
 
 
 def _pressure_reason(pressure: Pressure, threshold: float) -> str:
     if pressure.utilization is not None and pressure.utilization > threshold:
         return f"GPU utilization is {pressure.utilization:.0%}, above {threshold:.0%}"
     return next(iter(sorted(pressure.triggers.values())), "")
-
-
-def _cheapest(offerings: Sequence[Offering]) -> Offering | None:
-    """Of the highest priority, the lowest price for a GPU."""
-    return min(
-        offerings,
-        key=lambda one: (-one.priority, one.compared_nano_usd / one.instance.gpu_count, one.key),
-        default=None,
-    )
 
 
 def _why_not(plan: Plan) -> str:

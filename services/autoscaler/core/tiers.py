@@ -22,12 +22,8 @@ class TierTargets:
     shares: Mapping[CapacityType, float]
     on_demand_floor: int = 0
 
-    def ranked(
-        self, counts: Mapping[CapacityType, int], pool: NodePool | None = None
-    ) -> tuple[CapacityType, ...]:
-        """Tiers by how far they are behind, the one that is due first; only those that the pool allows."""
-        if pool is not None and pool.capacity_type is not None:
-            return (pool.capacity_type,)
+    def ranked(self, counts: Mapping[CapacityType, int]) -> tuple[CapacityType, ...]:
+        """Tiers by how far they are behind, the one that is due first."""
         total = sum(counts.values()) + 1
         firm = sum(count for tier, count in counts.items() if tier is not CapacityType.SPOT)
         wanted = [tier for tier in ORDER if self.shares.get(tier, 0.0) > 0]
@@ -36,7 +32,7 @@ class TierTargets:
             return self.shares.get(tier, 0.0) * total - counts.get(tier, 0)
 
         ranked = sorted(wanted, key=lambda tier: (-round(behind(tier), 9), ORDER.index(tier)))
-        if firm < self.on_demand_floor and CapacityType.ON_DEMAND in ranked:
+        if total > 1 and firm < self.on_demand_floor and CapacityType.ON_DEMAND in ranked:
             ranked.remove(CapacityType.ON_DEMAND)
             ranked.insert(0, CapacityType.ON_DEMAND)
         # Whatever has no share is still better than a pod that waits.
@@ -49,8 +45,6 @@ def targets_of(
     """The pool's spot share, else the policy's, lowered while spot nodes are taken back too often."""
     if not spec.spot:
         return TierTargets(_split(spec, 0.0), floor)
-    if not spec.multi_tier and (pool is None or pool.spot_share is None):
-        return TierTargets({CapacityType.SPOT: 1.0, CapacityType.ON_DEMAND: 0.0}, floor)
     given = spec.spot_share if pool is None or pool.spot_share is None else pool.spot_share
     return TierTargets(_split(spec, lowered_share(given, interruption_rate)), floor)
 
@@ -63,8 +57,10 @@ def lowered_share(share: float, interruption_rate: float) -> float:
 
 
 def _split(spec: AutoscalingPolicySpec, spot: float) -> dict[CapacityType, float]:
-    """On-demand and reserved divide what spot leaves, in proportion."""
+    """On-demand and reserved divide what spot leaves, in proportion; without tiers on-demand has it all."""
     rest, firm = 1.0 - spot, spec.on_demand_share + spec.reserved_share
+    if not spec.multi_tier:
+        return {CapacityType.SPOT: spot, CapacityType.ON_DEMAND: rest, CapacityType.RESERVED: 0.0}
     reserved = rest * spec.reserved_share / firm if firm > 0 else 0.0
     return {
         CapacityType.SPOT: spot,

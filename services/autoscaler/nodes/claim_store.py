@@ -5,8 +5,10 @@ picture older than its own last action.
 """
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpuloom.codec.custom.claims import (
     gpu_node_claim,
@@ -20,8 +22,11 @@ from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.objects import JsonObject, is_older_version, key_of, metadata_of, resource_version_of
 from gpuloom.kube.resources import GPU_NODE_CLAIMS
-from gpuloom.model.claims import GpuNodeClaim, GpuNodeClaimSpec, GpuNodeClaimStatus
+from gpuloom.model.claims import ClaimOffering, GpuNodeClaim, GpuNodeClaimSpec, GpuNodeClaimStatus
 from gpuloom.runtime.clock import Clock
+from services.autoscaler.core import claims as life
+from services.autoscaler.core.offerings import Offering
+from services.autoscaler.core.policies import Effective
 
 _log = logging.getLogger(__name__)
 
@@ -158,6 +163,24 @@ class ClaimStore:
             timeout_s=self._write_timeout_s(_WRITE_S),
         )
         self._written[name] = resource_version_of(written)
+
+
+def new_claim(policy: Effective, offering: Offering, reason: str, now: datetime) -> NewClaim:
+    """With a token that nobody else has, by which a cloud tells a repeated request."""
+    token = secrets.token_hex(8)
+    spec = GpuNodeClaimSpec(
+        policy_name=policy.name,
+        pool_name=offering.pool,
+        offering=ClaimOffering(
+            offering.key.instance_type, offering.key.capacity_type, offering.key.zone or None
+        ),
+        gpu_model=offering.instance.gpu.name,
+        gpu_count=offering.instance.gpu_count,
+        token=token,
+    )
+    return NewClaim(
+        f"{offering.pool}-{token[:8]}", spec, life.requested(now, offering.nano_usd_per_hour), reason
+    )
 
 
 def _without_nothing(document: JsonObject) -> JsonObject:

@@ -7,21 +7,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from gpuloom.catalog import load_catalog
 from gpuloom.clients.discovery import ClusterMirror
 from gpuloom.clients.ledger import LedgerMirror
-from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
-from gpuloom.codec.scheduling import schedulable_node, schedulable_pod
+from gpuloom.codec.custom.inference import inference_policy
+from gpuloom.codec.pod import bound_node, is_terminal, pod_ref
+from gpuloom.codec.scheduling import schedulable_node
 from gpuloom.errors import InvalidRequestError, NotFoundError
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
-from gpuloom.kube.parse import parse_time
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.gpu import MILLI_PER_GPU
-from gpuloom.model.objects import LabelSelector
-from gpuloom.model.request import PodRequest
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.names import (
     ANNOTATION_SPOT_TIME,
@@ -34,16 +31,28 @@ from gpuloom.placement.occupancy.node_view import node_view
 from services.autoscaler.core import claims as life
 from services.autoscaler.core import drain
 from services.autoscaler.core.claims import NodeFact
-from services.autoscaler.core.drain import Tenant, eviction_priority
+from services.autoscaler.core.drain import Tenant
 from services.autoscaler.core.filling import MachineForm, Stencils
 from services.autoscaler.core.offerings import Offering
 from services.autoscaler.core.offerings import key_of as offering_key
-from services.autoscaler.core.pending import URGENT_PRIORITY, PendingPod, Worth
+from services.autoscaler.core.pending import PendingPod, Worth
 from services.autoscaler.core.scale_down import Resident
 from services.autoscaler.core.simulation import SimulatedNode
+from services.autoscaler.nodes.pods import (
+    Workload,
+    controller_of,
+    daemons,
+    gpus_of,
+    is_blocking,
+    is_daemon,
+    pending_pod,
+    request_of,
+    schedulable_of,
+    tenant_of,
+    time_of,
+    workload_of,
+)
 
-LABEL_GANG = "gpuloom.dev/gang"
-ANNOTATION_GANG_SIZE = "gpuloom.dev/gang-size"
 UNTRUSTED_LIMIT = 0.10
 FACTS_TTL_S = 30.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,6 +65,8 @@ class Sources:
     budgets: Informer
     facts: ClusterMirror
     ledger: LedgerMirror
+    inference: Informer
+    """Whose least replicas are always on. Nothing waits for it: without the kind there are none."""
 
     def missing(self) -> str:
         """What is not known yet, so that nothing may be decided; empty if all is."""
@@ -107,8 +118,7 @@ class ClusterReader:
     def snapshot(self, claims: Iterable[GpuNodeClaim], now: datetime) -> Snapshot:
         listed = list(claims)
         pods_by_node = self._pods_by_node()
-        daemons = _daemons(pods_by_node.values())
-        found = Snapshot(form=replace(self._form, daemons=daemons))
+        found = Snapshot(form=replace(self._form, daemons=daemons(pods_by_node.values())))
         found.pending = self._pending(now)
         facts = {one.state.node_name: one for one in self.sources.facts.snapshot().nodes.values()}
         upcoming = [one for one in listed if one.status.state in life.UPCOMING]
@@ -140,7 +150,7 @@ class ClusterReader:
         return found
 
     def tenants(self, node: str) -> list[Tenant]:
-        return [_tenant(pod) for pod in self.sources.pods.by_index("node", node) if not is_terminal(pod)]
+        return [tenant_of(pod) for pod in self.sources.pods.by_index("node", node) if not is_terminal(pod)]
 
     def warnings(self) -> dict[str, datetime | None]:
         """Nodes that a cloud will take back, with the time it told."""
@@ -148,7 +158,7 @@ class ClusterReader:
         for node in self.sources.nodes.objects():
             annotations = metadata_of(node).get("annotations") or {}
             if annotations.get(ANNOTATION_SPOT_WARNING) == "true":
-                found[key_of(node)[1]] = _time(annotations.get(ANNOTATION_SPOT_TIME))
+                found[key_of(node)[1]] = time_of(annotations.get(ANNOTATION_SPOT_TIME))
         return found
 
     def _add_node(
@@ -169,11 +179,11 @@ class ClusterReader:
             found.untrusted += 1
             view = node_view(ledger, replace(facts, untrusted_reasons=()))
         pods = [pod for pod in pods_by_node.get(name, ()) if not is_terminal(pod)]
-        schedulable = [_schedulable(pod) for pod in pods]
+        schedulable = [schedulable_of(pod) for pod in pods]
         readable = [pod for pod in schedulable if pod is not None]
         found.nodes.append(SimulatedNode(view, schedulable_node(node), _use(readable), readable))
         found.node_uids[name] = uid_of(node)
-        residents = [self._resident(pod) for pod in pods if not _is_daemon(pod)]
+        residents = [self._resident(pod) for pod in pods if not is_daemon(pod)]
         found.residents[name] = residents
         if (metadata_of(node).get("annotations") or {}).get(drain.ANNOTATION_NO_DISRUPT) == "true":
             found.opted_out.add(name)
@@ -195,21 +205,41 @@ class ClusterReader:
         running = (
             request
             for pod in self.sources.pods.objects()
-            if bound_node(pod) and not is_terminal(pod) and (request := _request(pod)) is not None
+            if bound_node(pod) and not is_terminal(pod) and (request := request_of(pod)) is not None
         )
         waiting = (one.request for one in found.pending)
-        found.gpus_wanted = sum(_gpus(one) for one in (*running, *waiting))
+        found.gpus_wanted = sum(gpus_of(one) for one in (*running, *waiting))
 
     def _pending(self, now: datetime) -> list[PendingPod]:
         found = []
+        left = self._always_on()
         for pod in self.sources.pods.objects():
             spec = pod.get("spec") or {}
             waits = not bound_node(pod) and not is_terminal(pod) and not spec.get("schedulingGates")
             if waits and not metadata_of(pod).get("deletionTimestamp"):
-                request, schedulable = _request(pod), _schedulable(pod)
+                request, schedulable = request_of(pod), schedulable_of(pod)
                 if request is not None and schedulable is not None:
-                    found.append(_pending_pod(pod, request, schedulable, now))
+                    made = pending_pod(pod, request, schedulable, now)
+                    if left.get(workload_of(pod), 0) > 0:
+                        left[workload_of(pod)] -= 1
+                        made = replace(made, worth=Worth.ALWAYS_ON)
+                    found.append(made)
         return sorted(found, key=lambda one: one.ref)
+
+    def _always_on(self) -> dict[Workload, int]:
+        """How many replicas of each workload still have no node, of those that its policy always keeps."""
+        left = {}
+        for obj in self.sources.inference.objects():
+            try:
+                spec = inference_policy(obj).spec
+            except InvalidRequestError:
+                continue
+            left[key_of(obj)[0], spec.target.kind, spec.target.name] = spec.min_replicas
+        for pod in self.sources.pods.objects() if left else ():
+            workload = workload_of(pod)
+            if workload in left and bound_node(pod) and not is_terminal(pod):
+                left[workload] -= 1
+        return left
 
     def _pods_by_node(self) -> dict[str, list[JsonObject]]:
         found: defaultdict[str, list[JsonObject]] = defaultdict(list)
@@ -220,7 +250,7 @@ class ClusterReader:
         return found
 
     def _resident(self, pod: JsonObject) -> Resident:
-        request, schedulable = _request(pod), _schedulable(pod)
+        request, schedulable = request_of(pod), schedulable_of(pod)
         name = "/".join(key_of(pod))
         moved = (
             None
@@ -233,10 +263,10 @@ class ClusterReader:
         metadata = metadata_of(pod)
         if (metadata.get("annotations") or {}).get(drain.ANNOTATION_NO_DISRUPT) == "true":
             return "must not be disrupted"
-        if not _controller(pod):
+        if not controller_of(pod):
             return "has no controller that would make it anew"
         for budget in self.sources.budgets.objects():
-            if key_of(budget)[0] == key_of(pod)[0] and _is_blocking(budget, metadata.get("labels") or {}):
+            if key_of(budget)[0] == key_of(pod)[0] and is_blocking(budget, metadata.get("labels") or {}):
                 return f"is kept by PodDisruptionBudget {key_of(budget)[1]}"
         return ""
 
@@ -271,101 +301,6 @@ def _node_fact(node: JsonObject, provider_id: str, facts: NodeFacts | None) -> N
     return NodeFact(key_of(node)[1], provider_id, ready, gpus, uid_of(node))
 
 
-def _pending_pod(
-    pod: JsonObject, request: PodRequest, schedulable: SchedulablePod, now: datetime
-) -> PendingPod:
-    metadata = metadata_of(pod)
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    size = str(annotations.get(ANNOTATION_GANG_SIZE) or "0")
-    return PendingPod(
-        ref=pod_ref(pod),
-        request=request,
-        pod=schedulable,
-        since=_waits_since(pod) or now,
-        worth=_worth(schedulable, labels, annotations),
-        gang=str(labels.get(LABEL_GANG) or ""),
-        gang_size=int(size) if size.isdecimal() else 0,
-    )
-
-
-def _worth(pod: SchedulablePod, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Worth:
-    """High priority, and training that could not go on where it was, are better not interrupted."""
-    if pod.priority >= URGENT_PRIORITY:
-        return Worth.CRITICAL
-    trains = labels.get(drain.LABEL_WORKLOAD_TYPE) == "training"
-    if trains and drain.ANNOTATION_CHECKPOINT_TIME not in annotations:
-        return Worth.CRITICAL
-    return Worth.FLEXIBLE
-
-
-def _waits_since(pod: JsonObject) -> datetime | None:
-    """Since the scheduler first said that it fits nowhere; before it did, since it was made."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            found = _time(condition.get("lastTransitionTime"))
-            if found is not None:
-                return found
-    return _time(metadata_of(pod).get("creationTimestamp"))
-
-
-def _tenant(pod: JsonObject) -> Tenant:
-    metadata, spec = metadata_of(pod), pod.get("spec") or {}
-    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
-    grace = spec.get("terminationGracePeriodSeconds")
-    return Tenant(
-        ref=pod_ref(pod),
-        priority=eviction_priority(annotations, labels),
-        grace_s=30.0 if grace is None else float(grace),
-        leaving=bool(metadata.get("deletionTimestamp")),
-        daemon=_is_daemon(pod) or "kubernetes.io/config.mirror" in annotations,
-        bare=not _controller(pod),
-        uses_gpu=_request(pod) is not None,
-    )
-
-
-def _daemons(pods: Iterable[list[JsonObject]]) -> tuple[SchedulablePod, ...]:
-    """One pod of each DaemonSet, without the node it was made for."""
-    found: dict[str, SchedulablePod] = {}
-    for listed in pods:
-        for pod in listed:
-            owner = _controller(pod)
-            if owner and owner.get("kind") == "DaemonSet" and owner["uid"] not in found:
-                schedulable = _schedulable(pod)
-                if schedulable is not None:
-                    found[owner["uid"]] = replace(schedulable, required_terms=None)
-    return tuple(found[uid] for uid in sorted(found))
-
-
-def _controller(pod: JsonObject) -> dict[str, Any]:
-    owners = metadata_of(pod).get("ownerReferences") or ()
-    return next((owner for owner in owners if owner.get("controller")), {})
-
-
-def _is_daemon(pod: JsonObject) -> bool:
-    return bool(_controller(pod).get("kind") == "DaemonSet")
-
-
-def _is_blocking(budget: JsonObject, labels: Mapping[str, str]) -> bool:
-    selector = (budget.get("spec") or {}).get("selector") or {}
-    matches = LabelSelector(selector.get("matchLabels") or {}).matches(labels)
-    return matches and int((budget.get("status") or {}).get("disruptionsAllowed") or 0) < 1
-
-
-def _request(pod: JsonObject) -> PodRequest | None:
-    """A pod whose request has no meaning is not ours to place; the extender tells its owner."""
-    try:
-        return pod_request(pod)
-    except InvalidRequestError:
-        return None
-
-
-def _schedulable(pod: JsonObject) -> SchedulablePod | None:
-    try:
-        return schedulable_pod(pod)
-    except InvalidRequestError:
-        return None
-
-
 def _use(pods: Iterable[SchedulablePod]) -> NodeUse:
     requested: dict[str, int] = {}
     count = 0
@@ -379,14 +314,3 @@ def _use(pods: Iterable[SchedulablePod]) -> NodeUse:
 def _fullest_first(node: SimulatedNode) -> tuple[float, str]:
     """Pods go where others are, so that empty nodes can be given back."""
     return (sum(card.free_share_milli for card in node.view.gpus) / max(1, len(node.view.gpus)), node.name)
-
-
-def _gpus(request: PodRequest) -> float:
-    return request.gpu.count * request.gpu.milli / 1000
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        return parse_time(str(text)) if text else None
-    except ValueError:
-        return None

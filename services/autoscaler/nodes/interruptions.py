@@ -53,6 +53,9 @@ class Interruptions:
         if claim is not None and claim.status.state in {ClaimState.DRAINING, ClaimState.GONE}:
             return
         policy = self._policy_of(claim)
+        if self._scaler.only_tells("" if claim is None else claim.spec.pool_name):
+            _log.debug("dry run: a notice is left alone", extra={"node": notice.node})
+            return
         if notice.is_false_alarm(now):
             await self._drainer.uncordon(notice.node)
             return
@@ -78,7 +81,7 @@ class Interruptions:
         if not self._scaler.store.caught_up():
             return
         await self._drainer.cordon(notice.node, "the cloud takes it back")
-        if policy is not None:
+        if policy is not None and policy.policy.spec.enabled:
             await self._replace(notice, claim, policy, now)
         self._tools.metrics.interruptions.labels(claim.spec.pool_name).inc()
         text = format_time(notice.ends)
@@ -94,17 +97,20 @@ class Interruptions:
         if not movers:
             return
         snapshot.nodes = [node for node in snapshot.nodes if node.name != notice.node]
-        claims = self._scaler.store.claims()
+        # The machine that goes takes no place under a limit that its replacement could have.
+        claims = [one for one in self._scaler.store.claims() if one.meta.name != claim.meta.name]
         situation, _ = self._scaler.situation(policy, claims, snapshot, movers, now)
         units, _ = units_of(movers)
         problem = problem_of(situation, units)
         others = alternatives(problem.offerings, key_of(claim))
         plan = make_plan(replace(problem, offerings=others))
-        if not plan.nodes or policy.policy.spec.dry_run:
+        if not plan.nodes:
             return
         reason = f"{notice.node} is taken back by the cloud, {len(movers)} pods move"
         _log.info("scaling decision: replace", extra={"policy": policy.name, "reason": reason})
         names = await self._scaler.buy(policy, plan.nodes, reason, replaces=claim.meta.name)
+        for node in plan.nodes:
+            self._tools.metrics.scaled("scale-up", node.offering.pool, "requested")
         action = an_action(ScaleDirection.UP, {plan.nodes[0].offering.pool: len(plan.nodes)}, reason, now)
         self._scaler.note(policy, Taken(policy.name, action, names, plan.nano_usd_per_hour))
 

@@ -1,4 +1,4 @@
-"""The leader's loop, as one readable round: sweep clouds, handle interruptions, drain, decide.
+"""The leader's loop, as one readable round: handle interruptions, sweep clouds, drain, decide.
 
 One thing after the other, so that every step sees what the step before it wrote.
 """
@@ -60,18 +60,20 @@ class NodeLoop:
         if self._scaler.unready_reason():
             return
         await self._store.protect()
+        # Before any cloud is asked: one that is slow must not use up a notice.
+        await self._interruptions.step(self._store.claims())
         await self._read_prices()
         for provider, sweeper in self._sweepers.items():
             if self._store.caught_up():
                 await sweeper.sweep(self._claims_of(provider))
-        if self._store.caught_up():
-            await self._interruptions.step(self._store.claims())
         await self._drain(self._store.claims())
         await self._scaler.round()
 
     async def _drain(self, claims: list[GpuNodeClaim]) -> None:
         for claim in claims:
             status = claim.status
+            if self._scaler.only_tells(claim.spec.pool_name):
+                continue
             if status.state is ClaimState.DRAINING and status.node_name and status.draining:
                 told = [one.message for one in status.conditions if one.type == "Drained"]
                 await self._drainer.drain(
@@ -79,14 +81,23 @@ class NodeLoop:
                 )
 
     def _claims_of(self, provider: CloudProvider) -> list[GpuNodeClaim]:
-        """Of a pool whose policy is gone, the only cloud there is."""
         pools = {
             pool.name: one.policy.spec.provider
             for one in self._scaler.policies.effective()
             for pool in one.policy.spec.pools
         }
-        only = next(iter(self._sweepers)) if len(self._sweepers) == 1 else None
-        return [one for one in self._store.claims() if pools.get(one.spec.pool_name, only) is provider]
+        claims = self._store.claims()
+        return [one for one in claims if pools.get(one.spec.pool_name, self._guessed(one)) is provider]
+
+    def _guessed(self, claim: GpuNodeClaim) -> CloudProvider | None:
+        """Of a pool whose policy is gone: the only cloud there is, else the one that has its machine."""
+        if len(self._sweepers) == 1:
+            return next(iter(self._sweepers))
+        for provider, sweeper in self._sweepers.items():
+            listed = sweeper.view.instances if sweeper.view is not None else ()
+            if any(one.instance_id == claim.status.instance_id for one in listed):
+                return provider
+        return None
 
     async def _read_prices(self) -> None:
         now_s = self._tools.clock.monotonic()
@@ -98,6 +109,7 @@ class NodeLoop:
                 self._priced_s = now_s
                 if provider is not CloudProvider.SIMULATED:
                     told = await self._prices.prices(provider)
-                    self._scaler.prices = {**told, **self._scaler.given_prices}
+                    # Names of machine types differ between clouds, so one's prices never hide another's.
+                    self._scaler.prices = {**self._scaler.prices, **told, **self._scaler.given_prices}
             except GpuloomError as error:
                 _log.warning("prices can't be read", extra={"provider": provider, "error": str(error)})

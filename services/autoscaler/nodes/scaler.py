@@ -5,28 +5,27 @@ Nothing is decided while something is not known, or before this loop's own last 
 
 import asyncio
 import logging
-import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpuloom.catalog import load_catalog
-from gpuloom.model.claims import ClaimOffering, ClaimState, GpuNodeClaim, GpuNodeClaimSpec
+from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.policies import CapacityType, CloudProvider, Prediction, ScaleDirection, ScalingAction
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
 from services.autoscaler.core.consolidation import decide_consolidation
 from services.autoscaler.core.machines import PricedOffering
-from services.autoscaler.core.offerings import Book, Offering, OfferingKey, book_of
+from services.autoscaler.core.offerings import Book, OfferingKey, book_of
 from services.autoscaler.core.pending import PendingPod
 from services.autoscaler.core.plan import PlannedNode
-from services.autoscaler.core.policies import Effective, claims_of, remaining_s
+from services.autoscaler.core.policies import Effective, claims_of, cooldown_start, remaining_s
 from services.autoscaler.core.policy_status import Memory, Outcome, an_action
 from services.autoscaler.core.scale_down import DownSettings, NodeLoad, ScaleDown, UseBook, decide_scale_down
-from services.autoscaler.core.scale_up import Pressure, ScaleUp, Situation, decide_scale_up
+from services.autoscaler.core.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
 from services.autoscaler.core.table import Market, Table, offering_table
-from services.autoscaler.nodes.claim_store import ClaimStore, NewClaim
+from services.autoscaler.nodes.claim_store import ClaimStore, new_claim
 from services.autoscaler.nodes.cluster import ClusterReader, Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore
 from services.autoscaler.nodes.sweeper import Sweeper, Tools
@@ -42,6 +41,7 @@ class ScalerSettings:
     dry_run: bool = False
     consolidates: bool = True
     hours_a_month: int = HOURS_A_MONTH
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class Scaler:
         self.pressure_of: PressureOf = lambda _, snapshot: Pressure(snapshot.utilization)
         self.prediction_of: Callable[[Effective], Prediction | None] = lambda _: None
         self.hastened: Callable[[list[PendingPod]], list[PendingPod]] = list
+        self.notes_of: Callable[[Effective], tuple[str, ...]] = lambda _: ()
         self.offered: dict[CloudProvider, Sequence[PricedOffering]] = {}
         self.prices: Mapping[OfferingKey, int] = {}
         self.given_prices: Mapping[OfferingKey, int] = {}
@@ -89,6 +90,7 @@ class Scaler:
         self._settings = settings
         self._use = UseBook(settings.down.window_s)
         self._memories: dict[str, Memory] = {}
+        self._told: dict[tuple[str, str], object] = {}
 
     def unready_reason(self) -> str:
         if self.reader.sources.missing():
@@ -142,10 +144,9 @@ class Scaler:
         if sweeper is not None and sweeper.view is not None:
             market = Market(sweeper.view, self.offered.get(spec.provider, ()), self.prices)
             table = offering_table(spec, market, load_catalog(), self.book, now)
+        names = {pool.name for pool in spec.pools}
         draining = sum(
-            one.status.state is ClaimState.DRAINING
-            and one.spec.pool_name in {pool.name for pool in spec.pools}
-            for one in claims
+            one.status.state is ClaimState.DRAINING and one.spec.pool_name in names for one in claims
         )
         situation = Situation(
             policy=policy,
@@ -154,14 +155,24 @@ class Scaler:
             nodes=snapshot.nodes,
             table=table,
             now=now,
-            last_scale_up=self.memory(policy).last_up,
+            last_scale_up=cooldown_start(
+                self.memory(policy).last_up, [one for one in claims if one.spec.pool_name in names]
+            ),
             interruption_rate=self.book.interruption_rate,
             pressure=self.pressure_of(policy, snapshot),
             form=snapshot.form,
             draining=draining,
             frozen_reason=snapshot.frozen_reason or problem,
+            limits=self._settings.bounds,
         )
         return situation, problem
+
+    def only_tells(self, pool: str) -> bool:
+        """Whether nothing is bought, drained or ended in this pool. Nodes of no pool follow the settings."""
+        owners = (
+            one for one in self.policies.effective() if pool in {mine.name for mine in one.policy.spec.pools}
+        )
+        return self._settings.dry_run or any(one.policy.spec.dry_run for one in owners)
 
     async def buy(
         self,
@@ -175,7 +186,7 @@ class Scaler:
         """Claims for these machines; the sweeper asks the cloud for them."""
         names = []
         for node in nodes:
-            new = _new_claim(policy, node.offering, reason, self.tools.clock.now())
+            new = new_claim(policy, node.offering, reason, self.tools.clock.now())
             await self.store.create(replace(new, replaces=replaces, consolidates=consolidates))
             names.append(new.name)
         return tuple(names)
@@ -234,7 +245,10 @@ class Scaler:
             utilization=snapshot.utilization,
             pending=len(pending),
             prediction=self.prediction_of(policy),
-            notes=tuple(note for group in groups if group.pool in pools for note in group.notes),
+            notes=(
+                *self.notes_of(policy),
+                *(note for group in groups if group.pool in pools for note in group.notes),
+            ),
             dry_run=dry_run,
         )
 
@@ -249,7 +263,7 @@ class Scaler:
             "reason": up.reason,
             "dry_run": dry_run,
         }
-        _log.info("scaling decision: scale up", extra=fields)
+        self._tell("scaling decision: scale up", fields)
         if dry_run:
             return
         names = await self.buy(policy, up.nodes, up.reason)
@@ -280,6 +294,7 @@ class Scaler:
             return
         _log.info("scaling decision: consolidate", extra={"policy": policy.name, "reason": found.reason})
         names = await self.buy(policy, [found.node], found.reason, consolidates=found.claim.meta.name)
+        self.tools.metrics.scaled("scale-up", found.node.offering.pool, "requested")
         action = an_action(ScaleDirection.UP, {found.node.offering.pool: 1}, found.reason, now)
         self.note(policy, Taken(policy.name, action, names, found.node.offering.nano_usd_per_hour))
 
@@ -288,7 +303,7 @@ class Scaler:
         if claim is None:
             return
         fields = {"policy": policy.name, "claim": claim.meta.name, "node": claim.status.node_name}
-        _log.info("scaling decision: scale down", extra={**fields, "reason": down.reason, "dry_run": dry_run})
+        self._tell("scaling decision: scale down", {**fields, "reason": down.reason, "dry_run": dry_run})
         if dry_run:
             return
         await self.store.record(claim, life.draining(claim.status, "ScaleDown", down.reason, now))
@@ -296,6 +311,13 @@ class Scaler:
         action = an_action(ScaleDirection.DOWN, {claim.spec.pool_name: 1}, down.reason, now)
         price = claim.status.price_nano_usd_per_hour or 0
         self.note(policy, Taken(policy.name, action, (claim.meta.name,), price))
+
+    def _tell(self, text: str, fields: dict[str, object]) -> None:
+        """A dry run decides the same in every round, and says it once."""
+        said = (str(fields["policy"]), text)
+        if not fields["dry_run"] or self._told.get(said) != fields["reason"]:
+            self._told[said] = fields["reason"]
+            _log.info(text, extra=fields)
 
     def _loads(self, claims: Sequence[GpuNodeClaim], snapshot: Snapshot) -> list[NodeLoad]:
         by_name = {node.name: node for node in snapshot.nodes}
@@ -320,21 +342,16 @@ class Scaler:
         metrics = self.tools.metrics
         live = [one for one in claims if life.is_live(one)]
         ready = [one for one in live if one.status.gpu_ready is not None]
-        on_demand = {
-            one.instance_type: one.nano_usd_per_hour
-            for offered in self.offered.values()
-            for one in offered
-            if one.capacity_type is CapacityType.ON_DEMAND
-        }
-        bill = monthly_bill(ready, on_demand, self._settings.hours_a_month)
+        bill = monthly_bill(ready, self._on_demand_prices(), self._settings.hours_a_month)
         metrics.show_tiers(Counter(one.spec.offering.capacity_type for one in ready), bill.by_tier)
         metrics.savings.set(bill.saved)
         metrics.savings_percentage.set(bill.spot_percentage)
         metrics.pending.set(len(snapshot.pending))
         if snapshot.utilization is not None:
             metrics.utilization.set(snapshot.utilization)
-        for pool, count in Counter(one.spec.pool_name for one in live).items():
-            metrics.desired.labels(pool).set(count)
+        desired = Counter(one.spec.pool_name for one in live)
+        pools = {pool.name for one in self.policies.effective() for pool in one.policy.spec.pools}
+        metrics.show_pools({pool: desired[pool] for pool in desired.keys() | pools})
         metrics.underused.set(sum(one.down.underused for one in self.outcomes.values()))
         metrics.estimated_prices.set(
             sum(offering.estimated for one in self.outcomes.values() for offering in one.table.offerings)
@@ -344,25 +361,23 @@ class Scaler:
         metrics.up_cooldown.set(max(ups, default=0.0))
         metrics.down_cooldown.set(max(downs, default=0.0))
 
+    def _on_demand_prices(self) -> dict[str, int]:
+        """By machine type: a person's word, else the cloud's own, else the cost engine's."""
+        firm = CapacityType.ON_DEMAND
+        told = {key.instance_type: nano for key, nano in self.prices.items() if key.capacity_type is firm}
+        offered = {
+            one.instance_type: one.nano_usd_per_hour
+            for listed in self.offered.values()
+            for one in listed
+            if one.capacity_type is firm
+        }
+        given = {
+            key.instance_type: nano for key, nano in self.given_prices.items() if key.capacity_type is firm
+        }
+        return {**told, **offered, **given}
+
     def _left(self, outcome: Outcome, *, up: bool, now: datetime) -> float:
         spec, memory = outcome.policy.policy.spec, self.memory(outcome.policy)
         if up:
             return remaining_s(memory.last_up, spec.scale_up_cooldown_s, now)
         return remaining_s(memory.last_down, spec.scale_down_cooldown_s, now)
-
-
-def _new_claim(policy: Effective, offering: Offering, reason: str, now: datetime) -> NewClaim:
-    token = secrets.token_hex(8)
-    spec = GpuNodeClaimSpec(
-        policy_name=policy.name,
-        pool_name=offering.pool,
-        offering=ClaimOffering(
-            offering.key.instance_type, offering.key.capacity_type, offering.key.zone or None
-        ),
-        gpu_model=offering.instance.gpu.name,
-        gpu_count=offering.instance.gpu_count,
-        token=token,
-    )
-    return NewClaim(
-        f"{offering.pool}-{token[:8]}", spec, life.requested(now, offering.nano_usd_per_hour), reason
-    )

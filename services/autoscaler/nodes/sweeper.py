@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 FIELD_MANAGER = "gpuloom-autoscaler"
 AFTER_CLOUD_CALL = "autoscaler-after-cloud-call"
 """Failpoint: right after a cloud acted, before anything of it is recorded."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 120.0
 _RETRIED = frozenset({FailureKind.THROTTLED, FailureKind.UNKNOWN})
 
 
@@ -37,6 +38,8 @@ class SweepInputs:
     drained: Callable[[], frozenset[str]]
     pool_labels: Callable[[str], Mapping[str, str]]
     adopted: Callable[[Instance], GpuNodeClaimSpec | None]
+    only_tells: Callable[[str], bool] = lambda _: False
+    """Whether a pool is in a dry run: its machines are told of, and none is asked for or ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,25 @@ class Sweeper:
         self._metrics = tools.metrics
         self._timeouts = timeouts
         self._failpoints = tools.failpoints
+        self._throttles = 0
+        self._is_throttled = False
+        self._resumes_s = 0.0
 
     async def sweep(self, claims: list[GpuNodeClaim]) -> None:
         """One round over the claims of this cloud; only on claims as new as our own last write."""
+        if self._clock.monotonic() < self._resumes_s:
+            return
+        self._is_throttled = False
+        await self._sweep(claims)
+        if not self._is_throttled:
+            self._throttles = 0
+
+    async def _sweep(self, claims: list[GpuNodeClaim]) -> None:
         try:
             self.view = await self.cloud.observe()
             self.problem = ""
         except CloudError as error:
+            self._note(error)
             self.problem = str(error)
             self._metrics.errors.inc()
             _log.warning("cloud can't be read", extra=_fields(self.cloud, error=str(error)))
@@ -87,13 +102,35 @@ class Sweeper:
             self._timeouts,
         )
         for step in sweep(seen):
+            if self._is_throttled:
+                return
+            if self._is_held(step):
+                _log.debug("dry run: left undone", extra=_fields(self.cloud, step=_shown(step)))
+                continue
             try:
                 await self._carry_out(step, now)
             except ConflictError as error:
                 _log.info("claim changed meanwhile", extra=_fields(self.cloud, error=str(error)))
             except GpuloomError as error:
+                self._note(error)
                 self._metrics.errors.inc()
                 _log.warning("step failed", extra=_fields(self.cloud, error=str(error), step=_shown(step)))
+
+    def _note(self, error: GpuloomError) -> None:
+        """A cloud that is asked too often is left alone, longer each time."""
+        if isinstance(error, CloudError) and error.kind is FailureKind.THROTTLED:
+            pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._throttles)
+            self._is_throttled, self._throttles = True, self._throttles + 1
+            self._resumes_s = self._clock.monotonic() + pause_s
+
+    def _is_held(self, step: Step) -> bool:
+        match step:
+            case Ask(claim) | End(claim):
+                return self._inputs.only_tells(claim.spec.pool_name)
+            case Shrink(name):
+                groups = self.view.groups if self.view is not None else ()
+                return any(self._inputs.only_tells(one.pool) for one in groups if one.name == name)
+        return False
 
     async def _carry_out(self, step: Step, now: datetime) -> None:
         match step:
@@ -121,6 +158,7 @@ class Sweeper:
         except CloudError as error:
             self._metrics.cloud_failures.labels(self.cloud.provider.value, error.kind.value).inc()
             fields = _of_claim(step.claim, kind=error.kind.value, error=str(error))
+            self._note(error)
             if error.kind in _RETRIED:
                 _log.warning("machine not granted yet", extra=fields)
                 return

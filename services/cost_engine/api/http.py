@@ -4,7 +4,6 @@ GET /allocation and /allocation/compute (window, aggregate, step, accumulate, fi
 /export/focus.csv, /export/costs.csv and /export/costs.json (window), /healthz.
 """
 
-import hashlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -14,8 +13,7 @@ from typing import Self
 from aiohttp import web
 
 from gpuloom.errors import GpuloomError, InvalidRequestError
-from gpuloom.kube.client import KubeClient
-from gpuloom.kube.resources import Resource
+from gpuloom.kube.reviews import TokenReviews
 from gpuloom.model.cost import CostQuestion
 from gpuloom.runtime.clock import Clock
 from services.cost_engine.api.exports import Exports
@@ -24,44 +22,9 @@ from services.cost_engine.core.opencost import allocation_request, allocation_se
 
 _log = logging.getLogger(__name__)
 
-TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
-ACCEPTED_S = 60.0
-"""So long a token that was accepted is not reviewed again."""
-MAX_TOKENS = 1024
-MAX_TOKEN_LENGTH = 16_384
 _FORMS = {"focus.csv": "focus", "costs.csv": "csv", "costs.json": "json"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class TokenReviews:
-    """Asks Kubernetes whose token it is. Only its digest is kept."""
-
-    def __init__(self, client: KubeClient, clock: Clock) -> None:
-        self._client = client
-        self._clock = clock
-        self._accepted: dict[str, float] = {}
-
-    async def accepts(self, token: str) -> bool:
-        if not token or len(token) > MAX_TOKEN_LENGTH:
-            return False
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        now_s = self._clock.monotonic()
-        if self._accepted.get(digest, -1.0) > now_s:
-            return True
-        review = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "metadata": {},
-            "spec": {"token": token},
-        }
-        answer = await self._client.create(TOKEN_REVIEWS, review)
-        accepted = (answer.get("status") or {}).get("authenticated") is True
-        if accepted:
-            self._accepted = {key: until for key, until in self._accepted.items() if until > now_s}
-            if len(self._accepted) < MAX_TOKENS:
-                self._accepted[digest] = now_s + ACCEPTED_S
-        return accepted
 
 
 class CostHttp:

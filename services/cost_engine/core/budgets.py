@@ -162,9 +162,9 @@ def verdict_of(standing: BudgetStanding, rules: Sequence[TeamRule], now_ns: int)
     if now_ns < standing.reached_ns + grace_ns or not spec.enabled:
         return None
     name = standing.budget.meta.name
+    # Without what is spent by now, which changes all the time: the same cause has the same text.
     reason = (
-        f"budget {name} is used up: {usd(standing.spend):.2f} of {usd(spec.limit_nano_usd):.2f} USD "
-        f"in this {spec.period}"
+        f"budget {name} is used up: its {usd(spec.limit_nano_usd):.2f} USD of this {spec.period} are spent"
     )
     return Verdict(name, action, reason, tuple(_matchers(spec.scope, rules)))
 

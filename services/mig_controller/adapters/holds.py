@@ -13,8 +13,13 @@ class ExtenderHolds:
     def __init__(self, client: HoldClient) -> None:
         self._client = client
 
-    async def take(self, name: str, target: HoldTarget, reason: str, ttl_s: int) -> None:
-        wish = HoldWish(name, target.node_name, reason, ttl_s, target.node_uid or "", _device(target))
+    async def take(
+        self, name: str, target: HoldTarget, reason: str, ttl_s: int, *, allow_used: bool = False
+    ) -> None:
+        device = _device(target)
+        wish = HoldWish(
+            name, target.node_name, reason, ttl_s, target.node_uid or "", device, allow_used=allow_used
+        )
         await self._client.take(wish)
 
     async def renew(self, name: str, ttl_s: int) -> None:

@@ -8,18 +8,24 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gpuloom.catalog import load_catalog
+from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, SharingMode
+from gpuloom.model.layout import Sharing
 from gpuloom.model.mig import MigInstance, MigPlacement
-from gpuloom.model.node import Delivery, NodeMode
+from gpuloom.model.node import Delivery, NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.placement.mig_geometry import Geometry, Layout
+
+UNCUT = Geometry(1, ())
+"""Of a GPU that can't be cut: it can still be shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A MIG instance. `owner` is who has it, empty if nobody; `problem` why it can't be given out.
 
-    `idle_since_s`: since when nobody has it, by the controller's own clock; None if somebody has.
+    `pod` is the owner if that is a pod. `idle_since_s`: since when nobody has it, by the controller's own
+    clock; None if somebody has.
     """
 
     placement: MigPlacement
@@ -27,6 +33,7 @@ class Slice:
     running: bool = False
     problem: str = ""
     idle_since_s: float | None = None
+    pod: PodRef | None = None
 
     @property
     def free(self) -> bool:
@@ -35,9 +42,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU that can be cut. `owner` is who has it or a share of it while it is not cut; empty if nobody.
+    """One GPU that can be cut or shared. `owner` is who has it or a share of it while it is not cut.
 
     `closed`: why nothing of it may be changed now. `pinned`: somebody has decided how it is to be cut.
+    `idle_since_s`: since when nobody has anything of it, by the controller's own clock. `given`,
+    `given_milli` and `given_mib`: what pods have of it while it is not cut.
     """
 
     node_name: str
@@ -53,6 +62,21 @@ class Card:
     closed: str = ""
     pinned: bool = False
     sharing: SharingMode = SharingMode.NONE
+    idle_since_s: float | None = None
+    memory_mib: int = 0
+    given_milli: int = 0
+    given_mib: int = 0
+    given: tuple[tuple[PodRef, AllocatedDevice], ...] = ()
+    gpu: Gpu | None = None
+
+    @property
+    def cuttable(self) -> bool:
+        return bool(self.geometry.profiles)
+
+    def is_shared_as(self, sharing: Sharing) -> bool:
+        """As far as discovery tells."""
+        least_milli = 0 if self.gpu is None else self.gpu.least_milli
+        return self.sharing is sharing.mode and least_milli == sharing.least_milli
 
     @property
     def layout(self) -> Layout:
@@ -82,38 +106,44 @@ class Knowledge:
 
 
 def cards_of(facts: Iterable[NodeFacts], known: Knowledge) -> tuple[Card, ...]:
-    """All cards of nodes of mode gpuloom that can be cut, by node and index."""
+    """All cards of nodes of mode gpuloom, by node and index."""
     found = []
     for node in facts:
         if node.state.mode is not NodeMode.GPULOOM:
             continue
         owners, running = _owners(node)
-        for gpu in node.state.gpus:
-            card = _card(node, gpu, owners, known)
-            if card is not None:
-                found.append(_with_running(card, running))
+        found += [_with_running(_card(node, gpu, owners, known), running) for gpu in node.state.gpus]
     return tuple(sorted(found, key=lambda card: card.key))
 
 
-def _owners(node: NodeFacts) -> tuple[dict[DeviceRef, str], frozenset[DeviceRef]]:
+_Owners = Mapping[DeviceRef, tuple[str, PodRef | None]]
+_NOBODY: tuple[str, PodRef | None] = ("", None)
+
+
+def _owners(node: NodeFacts) -> tuple[_Owners, frozenset[DeviceRef]]:
     """Who has what, and what containers really hold."""
-    owners: dict[DeviceRef, str] = {}
+    owners: dict[DeviceRef, tuple[str, PodRef | None]] = {}
     for given in node.allocations:
         for device in given.devices:
-            owners.setdefault(device.device, str(given.pod))
+            owners.setdefault(device.device, (str(given.pod), given.pod))
     running = set()
     for holder in node.state.holders:
+        who = (str(holder.pod), holder.pod) if holder.pod.uid else ("a process of no pod", None)
         for held in holder.devices:
-            owners.setdefault(held, str(holder.pod) if holder.pod.uid else "a process of no pod")
+            owners.setdefault(held, who)
             running.add(held)
     return owners, frozenset(running)
 
 
-def _card(node: NodeFacts, gpu: Gpu, owners: Mapping[DeviceRef, str], known: Knowledge) -> Card | None:
-    geometry = geometry_of(gpu.model)
-    if geometry is None:
-        return None
+def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
+    geometry = geometry_of(gpu.model) or UNCUT
     state = node.state
+    given = tuple(
+        (each.pod, one)
+        for each in node.allocations
+        for one in each.devices
+        if one.device == DeviceRef(gpu.uuid)
+    )
     slices = tuple(
         _slice(instance, DeviceRef(gpu.uuid, instance.placement), owners, known)
         for instance in gpu.mig_instances
@@ -128,10 +158,16 @@ def _card(node: NodeFacts, gpu: Gpu, owners: Mapping[DeviceRef, str], known: Kno
         geometry=geometry,
         cut=gpu.mig_enabled,
         slices=slices,
-        owner=owners.get(DeviceRef(gpu.uuid), ""),
+        owner=owners.get(DeviceRef(gpu.uuid), _NOBODY)[0],
         closed=_closed(node, gpu, known),
         pinned=state.node_name in known.pinned,
         sharing=gpu.sharing,
+        idle_since_s=known.idle_since_s.get(DeviceRef(gpu.uuid)),
+        memory_mib=gpu.memory_mib,
+        given_milli=sum(device.milli for _, device in given),
+        given_mib=sum(device.memory_mib for _, device in given),
+        given=given,
+        gpu=gpu,
     )
     try:
         _ = card.layout
@@ -140,12 +176,10 @@ def _card(node: NodeFacts, gpu: Gpu, owners: Mapping[DeviceRef, str], known: Kno
     return card
 
 
-def _slice(
-    instance: MigInstance, device: DeviceRef, owners: Mapping[DeviceRef, str], known: Knowledge
-) -> Slice:
-    owner = owners.get(device, "")
+def _slice(instance: MigInstance, device: DeviceRef, owners: _Owners, known: Knowledge) -> Slice:
+    owner, pod = owners.get(device, _NOBODY)
     idle_since_s = None if owner else known.idle_since_s.get(device)
-    return Slice(instance.placement, owner, False, instance.fault or instance.changing, idle_since_s)
+    return Slice(instance.placement, owner, False, instance.fault or instance.changing, idle_since_s, pod)
 
 
 def _with_running(card: Card, running: frozenset[DeviceRef]) -> Card:

@@ -4,13 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuloom.model.gpu import SharingMode
+from gpuloom.model.gpu import MILLI_PER_GPU, SharingMode
 from gpuloom.model.layout import LayoutRequest, Sharing
 from gpuloom.model.sharing import GpuNodeConfigSpec
 from gpuloom.placement.mig_geometry import Layout, pack
 from services.mig_controller.core.cards import Card
-
-MAX_MPS_CLIENTS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +43,21 @@ def _request(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutReque
             return "MIG mode is switched off once nobody uses its slices"
         destroy = tuple(one.placement for one in card.slices)
         return LayoutRequest(change_id, card.uuid, False, destroy)
-    if spec.mig_profiles:
+    if spec.mig_profiles or (spec.mig_enabled and not card.cut):
         return _cut(spec, card, change_id)
-    if spec.mig_enabled and not card.cut:
-        return LayoutRequest(change_id, card.uuid, True) if card.idle else _busy(card)
     return _share(spec, card, change_id)
 
 
 def _cut(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
+    if not card.cuttable:
+        return f"a {card.model or 'GPU that is not known'} can't be cut"
     wanted = Counter(spec.mig_profiles)
-    if Counter(one.placement.profile for one in card.slices) == wanted and card.cut:
-        return None
     if not card.cut and not card.idle:
         return _busy(card)
+    if not wanted:
+        return LayoutRequest(change_id, card.uuid, True)
+    if Counter(one.placement.profile for one in card.slices) == wanted and card.cut:
+        return None
     used = [one.placement for one in card.slices if one.owner]
     missing = wanted - Counter(place.profile for place in used)
     packed = pack(Layout(card.geometry, tuple(used)), missing)
@@ -72,20 +72,27 @@ def _cut(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest |
 
 def _share(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:
     wanted = wanted_sharing(spec)
-    if wanted is None or card.cut or card.sharing is wanted.mode:
+    if wanted is None or card.is_shared_as(wanted):
         return None
+    if card.cut:
+        return "a GPU in MIG mode is shared by its slices: set migEnabled to false to share it otherwise"
     return LayoutRequest(change_id, card.uuid, sharing=wanted) if card.idle else _busy(card)
 
 
 def wanted_sharing(spec: GpuNodeConfigSpec) -> Sharing | None:
     """None: as it is."""
     if spec.mps_enabled:
-        return Sharing(SharingMode.MPS)
+        return Sharing(SharingMode.MPS, least_milli=_least(spec.mps_max_clients))
     if spec.time_slicing_enabled:
-        return Sharing(SharingMode.TIME_SLICING)
+        return Sharing(SharingMode.TIME_SLICING, least_milli=_least(spec.time_slicing_replicas))
     if spec.mps_enabled is False or spec.time_slicing_enabled is False:
         return Sharing()
     return None
+
+
+def _least(pods: int | None) -> int:
+    """With shares of at least this no more pods than that are on one card."""
+    return MILLI_PER_GPU // pods if pods else 0
 
 
 def _busy(card: Card) -> str:

@@ -5,25 +5,31 @@ cheapest step again and again: the card that gives the most of what is missing f
 Never decides to move anybody: it says what it would take.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from gpuloom.model.mig import MigPlacement
+from gpuloom.model.node import PodRef
 from gpuloom.placement.mig_geometry import Layout, pack, slices_of
 from services.mig_controller.core.cards import Card, Slice
+from services.mig_controller.core.plan import Options, plan
+from services.mig_controller.core.wishes import Wish
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """A pod that has to leave its slice. `price_usd`: of work that is lost, None if that is not known."""
 
-    owner: str
-    node_name: str
-    gpu_uuid: str
+    pod: PodRef
     placement: MigPlacement
     price_usd: float | None = None
+
+    @property
+    def owner(self) -> str:
+        return str(self.pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +44,28 @@ class FitStep:
 
 @dataclass(frozen=True, slots=True)
 class FitPlan:
-    """`there` slices are free already. `missing` is what does not fit, whatever moves."""
+    """`there` slices are free already. `missing` is what does not fit, whatever moves.
+
+    `stranded` are pods that would move and for which there is no place anywhere now.
+    """
 
     steps: tuple[FitStep, ...] = ()
     there: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
+    stranded: tuple[str, ...] = ()
 
     @property
     def moves(self) -> tuple[Move, ...]:
         return tuple(move for step in self.steps for move in step.moves)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same changes and moves: whoever applies a plan says by it which one was seen."""
+        told = [
+            (step.card.uuid, step.destroy, step.create, [(m.pod.uid, m.placement) for m in step.moves])
+            for step in self.steps
+        ]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
 def plan_fit(
@@ -55,7 +74,7 @@ def plan_fit(
     prices: Mapping[str, float] | None = None,
     fixed: frozenset[str] = frozenset(),
 ) -> FitPlan:
-    """`prices` by owner; owners in `fixed` can't be moved: they opted out, or a budget protects them."""
+    """`prices` by owner; owners in `fixed` can't be moved, nor is who is no pod."""
     left = Counter({profile: count for profile, count in demand.items() if count > 0})
     there = _there(cards, left)
     left -= there
@@ -71,6 +90,25 @@ def plan_fit(
         usable = [card for card in usable if card.uuid != best.card.uuid]
         left -= Counter(place.profile for place in best.create)
     return FitPlan(tuple(steps), dict(there), dict(left))
+
+
+def with_stranded(found: FitPlan, cards: Sequence[Card], wishes: Mapping[str, Wish]) -> FitPlan:
+    """Say for whom there would be no place. `wishes` by pod UID: what those who move will wait for."""
+    by_uuid = {step.card.uuid: step for step in found.steps}
+    after = [_after(card, by_uuid.get(card.uuid)) for card in cards]
+    moved = [wishes[move.pod.uid] for move in found.moves if move.pod.uid in wishes]
+    unmet = plan(after, moved, Options(delay_s=0.0, most_changes=len(cards)), now_s=0.0).unmet
+    names = sorted(str(move.pod) for move in found.moves if move.pod.uid in unmet)
+    return replace(found, stranded=tuple(names))
+
+
+def _after(card: Card, step: FitStep | None) -> Card:
+    """What is made for the demand is nobody else's, and nothing idle is cut anew for those who move."""
+    if step is None:
+        return replace(card, slices=tuple(replace(one, idle_since_s=None) for one in card.slices))
+    kept = tuple(one for one in card.slices if one.placement not in step.destroy)
+    made = tuple(Slice(place, "the demand") for place in step.create)
+    return replace(card, cut=True, slices=kept + made)
 
 
 def _there(cards: Sequence[Card], wanted: Counter[str]) -> Counter[str]:
@@ -89,7 +127,7 @@ class _Fit:
         """The cheapest way to serve something of what is left on this card."""
         if not card.cut and not card.idle:
             return None
-        movable = [one for one in card.slices if one.owner and one.owner not in self._fixed]
+        movable = [one for one in card.slices if one.pod is not None and one.owner not in self._fixed]
         found = [
             step
             for count in range(len(movable) + 1)
@@ -119,7 +157,6 @@ class _Fit:
             return None
         gone = tuple(sorted(place for place in wanted_free if bits & slices_of(card.geometry, place)))
         moves = tuple(
-            Move(one.owner, card.node_name, card.uuid, one.placement, self._prices.get(one.owner))
-            for one in moved
+            Move(one.pod, one.placement, self._prices.get(one.owner)) for one in moved if one.pod is not None
         )
         return FitStep(card, moves, gone + tuple(sorted(going)), tuple(sorted(places)))

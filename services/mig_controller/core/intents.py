@@ -16,11 +16,22 @@ from gpuloom.model.claims import HoldTarget
 from gpuloom.model.gpu import SharingMode
 from gpuloom.model.layout import ChangeState, LayoutChange, LayoutRequest, Sharing
 from gpuloom.model.mig import MigPlacement
+from gpuloom.model.node import PodRef
 from services.mig_controller.core.cards import Card
+from services.mig_controller.core.defragmentation import FitStep
 from services.mig_controller.core.plan import Cut
+from services.mig_controller.core.shares import Reshare
 
 VERSION = 1
 MAX_INTENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """A pod that has to leave its slice before the agent is asked."""
+
+    pod: PodRef
+    placement: MigPlacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,7 @@ class Intent:
     node_uid: str
     pods: tuple[str, ...] = ()
     began: str = ""
+    leavers: tuple[Leaver, ...] = ()
 
     @property
     def id(self) -> str:
@@ -42,6 +54,27 @@ def intent_of(cut: Cut, change_id: str, began: str) -> Intent:
     card = cut.card
     request = LayoutRequest(change_id, card.uuid, True if cut.enable else None, cut.destroy, cut.create)
     return Intent(request, card.node_name, card.node_uid, tuple(wish.pod.uid for wish in cut.pods), began)
+
+
+def intent_of_step(step: FitStep, change_id: str, began: str, pods: tuple[str, ...] = ()) -> Intent:
+    card = step.card
+    request = LayoutRequest(change_id, card.uuid, None if card.cut else True, step.destroy, step.create)
+    leavers = tuple(Leaver(move.pod, move.placement) for move in step.moves)
+    return Intent(request, card.node_name, card.node_uid, pods, began, leavers)
+
+
+def intent_of_sharing(change: Reshare, change_id: str, began: str) -> Intent:
+    card = change.card
+    request = LayoutRequest(change_id, card.uuid, sharing=change.sharing)
+    return Intent(request, card.node_name, card.node_uid, tuple(wish.pod.uid for wish in change.pods), began)
+
+
+def still_there(intent: Intent, card: Card | None) -> tuple[Leaver, ...]:
+    """Those of its leavers that have their slice yet."""
+    if card is None:
+        return ()
+    owned = {(one.placement, one.pod.uid) for one in card.slices if one.pod is not None}
+    return tuple(one for one in intent.leavers if (one.placement, one.pod.uid) in owned)
 
 
 def targets_of(intent: Intent) -> tuple[HoldTarget, ...]:
@@ -67,8 +100,13 @@ def is_published(intent: Intent, card: Card | None) -> bool:
     """Whether discovery shows the outcome; a card that is gone has none."""
     if card is None:
         return True
+    request = intent.request
+    if request.mig_enabled not in (None, card.cut):
+        return False
+    if request.sharing is not None and not card.is_shared_as(request.sharing):
+        return False
     places = {one.placement for one in card.slices}
-    return set(intent.request.create) <= places and not set(intent.request.destroy) & places
+    return set(request.create) <= places and not (set(request.destroy) - set(request.create)) & places
 
 
 def stray_holds(names: Iterable[str], intents: Iterable[Intent]) -> tuple[str, ...]:
@@ -113,10 +151,25 @@ def _to_json(intent: Intent) -> dict[str, Any]:
         "create": [[place.profile, place.start] for place in request.create],
         "sharing": None
         if sharing is None
-        else [sharing.mode.value, sharing.thread_percentage, sharing.memory_mib, sharing.time_slice],
+        else [
+            sharing.mode.value,
+            sharing.thread_percentage,
+            sharing.memory_mib,
+            sharing.time_slice,
+            sharing.least_milli,
+        ],
         "pods": list(intent.pods),
         "began": intent.began,
+        "leavers": [
+            [one.pod.namespace, one.pod.name, one.pod.uid, one.placement.profile, one.placement.start]
+            for one in intent.leavers
+        ],
     }
+
+
+def _sharing_to_json(sharing: Sharing) -> list[Any]:
+    numbers = sharing.thread_percentage, sharing.memory_mib, sharing.time_slice, sharing.least_milli
+    return [sharing.mode.value, *numbers]
 
 
 def _from_json(entry: Mapping[str, Any]) -> Intent:
@@ -127,9 +180,11 @@ def _from_json(entry: Mapping[str, Any]) -> Intent:
         mig_enabled=entry["mig"],
         destroy=tuple(MigPlacement(int(start), str(profile)) for profile, start in entry["destroy"]),
         create=tuple(MigPlacement(int(start), str(profile)) for profile, start in entry["create"]),
-        sharing=None
-        if sharing is None
-        else Sharing(SharingMode(sharing[0]), int(sharing[1]), int(sharing[2]), int(sharing[3])),
+        sharing=None if sharing is None else Sharing(SharingMode(sharing[0]), *map(int, sharing[1:])),
     )
     pods = tuple(str(uid) for uid in entry["pods"])
-    return Intent(request, str(entry["node"]), str(entry["nodeUID"]), pods, str(entry["began"]))
+    leavers = tuple(
+        Leaver(PodRef(str(namespace), str(name), str(uid)), MigPlacement(int(start), str(profile)))
+        for namespace, name, uid, profile, start in entry.get("leavers", ())
+    )
+    return Intent(request, str(entry["node"]), str(entry["nodeUID"]), pods, str(entry["began"]), leavers)

@@ -1,4 +1,4 @@
-"""Which pending pods wait for a slice that could be made. Pure."""
+"""Which pending pods wait for a slice that could be made, or for a card whose shares are limits. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from gpuloom.codec.fields import JsonObject, object_field
 from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.node import PodRef
-from gpuloom.model.request import Authority, RequestKind
+from gpuloom.model.request import Authority, GpuRequest, RequestKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +27,91 @@ class Wish:
         )
 
 
-def wish_of(pod: JsonObject, since_s: float) -> Wish | None:
-    """What this pod waits for; None if it does not wait, or for nothing that is cut on demand."""
-    try:
-        request = None if bound_node(pod) or is_terminal(pod) or _is_held_back(pod) else pod_request(pod)
-        if request is None or request.gpu.kind is not RequestKind.MIG:
-            return None
-        if request.gpu.authority is not Authority.GPULOOM or request.gpu.mig_profile is None:
-            return None
-        spec = object_field(pod, "spec", "pod")
-        priority = spec.get("priority")
-        return Wish(
-            pod=pod_ref(pod),
-            profile=request.gpu.mig_profile,
-            models=request.gpu.models,
-            architectures=request.gpu.architectures,
-            priority=priority if isinstance(priority, int) else 0,
-            since_s=since_s,
+@dataclass(frozen=True, slots=True)
+class ShareWish:
+    """A pod that waits for a share that the driver keeps to its limits. `memory_mib` None: in proportion."""
+
+    pod: PodRef
+    milli: int
+    memory_mib: int | None = None
+    models: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    priority: int = 0
+    since_s: float = 0.0
+
+    def takes(self, model: str, architecture: str) -> bool:
+        return (not self.models or model in self.models) and (
+            not self.architectures or architecture in self.architectures
         )
+
+
+def wish_of(pod: JsonObject, since_s: float) -> Wish | None:
+    """The slice that this pod asks for, whether or not it waits; None if it asks for none cut on demand."""
+    gpu = _request(pod)
+    if gpu is None or gpu.kind is not RequestKind.MIG or gpu.mig_profile is None:
+        return None
+    return Wish(
+        pod=pod_ref(pod),
+        profile=gpu.mig_profile,
+        models=gpu.models,
+        architectures=gpu.architectures,
+        priority=priority_of(pod),
+        since_s=since_s,
+    )
+
+
+def share_wish_of(pod: JsonObject, since_s: float) -> ShareWish | None:
+    """The share of a card with an MPS daemon that this pod insists on."""
+    gpu = _request(pod)
+    if gpu is None or not gpu.enforced:
+        return None
+    return ShareWish(
+        pod=pod_ref(pod),
+        milli=gpu.milli,
+        memory_mib=gpu.memory_mib,
+        models=gpu.models,
+        architectures=gpu.architectures,
+        priority=priority_of(pod),
+        since_s=since_s,
+    )
+
+
+def priority_of(pod: JsonObject) -> int:
+    priority = object_field(pod, "spec", "pod").get("priority")
+    return priority if isinstance(priority, int) else 0
+
+
+def waits(pod: JsonObject) -> bool:
+    """Whether somebody is to find a node for it now: it has none, has not ended, and is not held back."""
+    try:
+        metadata, spec = object_field(pod, "metadata", "pod"), object_field(pod, "spec", "pod")
+        held_back = metadata.get("deletionTimestamp") or spec.get("schedulingGates")
+        return not (held_back or bound_node(pod) or is_terminal(pod))
+    except InvalidRequestError:
+        return False
+
+
+def _request(pod: JsonObject) -> GpuRequest | None:
+    """Of what GPULoom itself gives out."""
+    try:
+        request = pod_request(pod)
     except InvalidRequestError:
         # The extender tells its owner what is wrong with it.
         return None
+    return None if request is None or request.gpu.authority is not Authority.GPULOOM else request.gpu
 
 
 def wishes_of(pods: Iterable[JsonObject], since_s: Mapping[str, float], now_s: float) -> tuple[Wish, ...]:
     """Those that wait, the most urgent first; `since_s` by pod UID, as the controller saw them first."""
-    found = []
-    for pod in pods:
-        wish = wish_of(pod, now_s)
-        if wish is not None:
-            found.append(replace(wish, since_s=since_s.get(wish.pod.uid, now_s)))
+    found = [wish for pod in pods if waits(pod) and (wish := wish_of(pod, now_s)) is not None]
+    found = [replace(wish, since_s=since_s.get(wish.pod.uid, now_s)) for wish in found]
     return tuple(sorted(found, key=lambda wish: (-wish.priority, wish.since_s, str(wish.pod))))
 
 
-def _is_held_back(pod: JsonObject) -> bool:
-    """Gated, or on its way out: nobody is to schedule it now."""
-    metadata, spec = object_field(pod, "metadata", "pod"), object_field(pod, "spec", "pod")
-    return bool(metadata.get("deletionTimestamp") or spec.get("schedulingGates"))
+def share_wishes_of(
+    pods: Iterable[JsonObject], since_s: Mapping[str, float], now_s: float
+) -> tuple[ShareWish, ...]:
+    """As `wishes_of`."""
+    found = [wish for pod in pods if waits(pod) and (wish := share_wish_of(pod, now_s)) is not None]
+    found = [replace(wish, since_s=since_s.get(wish.pod.uid, now_s)) for wish in found]
+    return tuple(sorted(found, key=lambda wish: (-wish.priority, wish.since_s, str(wish.pod))))

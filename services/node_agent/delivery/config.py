@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from gpuloom.placement.keeping import Enforcement
 from gpuloom.runtime.config import setting
 from gpuloom.runtime.parsers import choice, comma_list, text
 from services.node_agent.delivery.core.handlers import (
@@ -78,6 +79,13 @@ class DeliveryConfig:
         parse=_names,
         help="Whose pods may use those handlers all the same, as NAMESPACE or NAMESPACE/SERVICEACCOUNT, "
         "for instance gpu-operator; the agent's own namespace always may",
+    )
+    enforcement: Enforcement = setting(
+        "GPULOOM_ENFORCEMENT",
+        default=Enforcement.MPS,
+        parse=choice(*Enforcement),
+        help="For pods with a share of a GPU with an MPS daemon that do not say gpuloom.dev/enforcement: mps "
+        "(they are limited) or none; the same for node agents, extender and MIG controller",
     )
     mps_dir: Path = setting(
         "GPULOOM_AGENT_MPS_DIR",

@@ -16,6 +16,7 @@ from gpuloom.model.allocation import Allocation
 from gpuloom.model.node import PodRef
 from gpuloom.names import ANNOTATION_ALLOCATION, ANNOTATION_DELIVERED
 from gpuloom.nri import nri_pb2 as pb
+from gpuloom.placement.keeping import Enforcement
 from services.node_agent.delivery.core.adjustment import adjustment
 from services.node_agent.delivery.core.deliveries import Deliveries
 from services.node_agent.delivery.core.edits import Edits, combine
@@ -58,6 +59,7 @@ class DeliveryParts:
     metrics: DeliveryMetrics
     handlers: HandlerRules = field(default_factory=HandlerRules)
     mps_dir: str = "/run/gpuloom/mps"
+    enforcement: Enforcement = Enforcement.MPS
 
 
 class Plugin:
@@ -154,7 +156,8 @@ class Plugin:
             return None, Edits()
         names = device_names(allocation, facts.gpus)
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
-        sharing = mps_edits(allocation, gpus, annotations, self._parts.mps_dir)
+        parts = self._parts
+        sharing = mps_edits(allocation, gpus, annotations, parts.mps_dir, parts.enforcement)
         return allocation, combine((self._parts.devices.edits(self._parts.device_kind, names), sharing))
 
     def _held(self) -> tuple[Delivered, ...]:

@@ -84,7 +84,14 @@ class _Start:
         folders = CdiFolders(config.cdi_folders)
         handlers = config.handler_rules()
         parts = DeliveryParts(
-            self._facts, pods, folders, config.cdi_kind, self._metrics, handlers, str(config.mps_dir)
+            self._facts,
+            pods,
+            folders,
+            config.cdi_kind,
+            self._metrics,
+            handlers,
+            str(config.mps_dir),
+            config.enforcement,
         )
         plugin = Plugin(parts, self._deliveries)
         runtime = ConnectionParts(config.nri_socket, clock, self._metrics, chooser.set_connected)

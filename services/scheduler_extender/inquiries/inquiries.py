@@ -19,6 +19,7 @@ from gpuloom.model.explanation import Explanation, Forecast, PodStanding, Quaran
 from gpuloom.model.node import PodRef
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
+from gpuloom.placement.keeping import Enforcement, keeping_text
 from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.inquiries.evaluation import Judge
@@ -75,6 +76,7 @@ class Records:
     schedulers: SchedulerNames = field(default_factory=SchedulerNames)
     cluster_note: Callable[[], str] = _nothing
     budgets: BudgetGate = field(default_factory=BudgetGate)
+    enforcement: Enforcement = Enforcement.MPS
 
 
 class Inquiries:
@@ -113,7 +115,7 @@ class Inquiries:
         )
         settled = _settled(pod, known)
         if settled is not None:
-            return settled
+            return replace(settled, keeping=self._keeping(pod, settled))
         request = admit(pod, held=False, over_budget=self._records.budgets.refusal(pod))
         if request is None:
             return known
@@ -156,6 +158,15 @@ class Inquiries:
             kept = self._kept_note(asker)
             found = await self._in_turns(forecast(request, views, replicas, self._judge))
         return replace(found, note=" ".join(filter(None, (kept, NOTE))))
+
+    def _keeping(self, pod: JsonObject, settled: Explanation) -> str:
+        if settled.standing is not PodStanding.BOUND or not settled.devices:
+            return ""
+        view = self._records.views.view(settled.node_name)
+        gpus = {} if view is None else {one.gpu.uuid: one.gpu for one in view.gpus}
+        return keeping_text(
+            settled.devices, gpus, metadata_of(pod).get("annotations") or {}, self._records.enforcement
+        )
 
     def _refuse_unready(self) -> None:
         reason = self._unready_reason()

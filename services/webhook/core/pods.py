@@ -75,13 +75,16 @@ class PodPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is known beside the pod. `sharing_mode` and `share_milli`: what a policy says for it."""
+    """What is known beside the pod. What a policy says for it: `sharing_mode`, `share_milli`,
+    `share_memory_mib`, `mig_profile`."""
 
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     offers: Offers = field(default_factory=Offers)
     advice: Advice | None = None
     sharing_mode: SharingMode | None = None
     share_milli: int | None = None
+    share_memory_mib: int | None = None
+    mig_profile: str | None = None
 
 
 def is_gpu_pod(pod: Mapping[str, Any]) -> bool:
@@ -121,7 +124,7 @@ def _share(pod: Json, policy: PodPolicy, around: Surroundings) -> list[str]:
         return []
     mode = _mode(pod) or around.sharing_mode
     advised = _by_advice(around, policy)
-    profile = _word(pod, KEY_MIG_PROFILE) or (advised.mig_profile if advised else None)
+    profile = _word(pod, KEY_MIG_PROFILE) or around.mig_profile or (advised.mig_profile if advised else None)
     if mode is SharingMode.MIG or (mode is None and profile):
         return _give_slice(pod, container, profile, around)
     return _give_share(pod, container, mode, advised, around)
@@ -154,8 +157,9 @@ def _give_share(
     if milli is None or not around.offers.shares or not 0 < milli < 1000:
         return []
     resources = {RESOURCE_GPU_MILLI: str(milli)}
-    if advised is not None and advised.memory_mib:
-        resources[RESOURCE_GPU_MEMORY_MIB] = str(advised.memory_mib)
+    memory_mib = around.share_memory_mib or (advised.memory_mib if advised else None)
+    if memory_mib:
+        resources[RESOURCE_GPU_MEMORY_MIB] = str(memory_mib)
     _replace_gpu(container, resources)
     _annotate(pod, {ANNOTATION_ENFORCEMENT: "none" if mode is SharingMode.TIMESLICING else "mps"})
     _mark_optimized(pod)

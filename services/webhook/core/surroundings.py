@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuloom.catalog import load_catalog
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import Delivery, NodeMode, NodeState
-from gpuloom.model.sharing import GpuSharingPolicy, SharingStrategy
+from gpuloom.model.sharing import GpuSharingPolicy, GpuSharingPolicySpec, SharingStrategy
 from services.webhook.core.pods import Advice, Offers, SharingMode, Surroundings
 
 _MODES = {
@@ -46,6 +47,24 @@ def surroundings_of(
 ) -> Surroundings:
     if policy is None:
         return Surroundings(namespace_labels, offers, advice)
-    replicas = policy.spec.replicas_per_gpu
-    milli = 1000 // replicas if replicas and policy.spec.strategy is SharingStrategy.TIMESLICING else None
-    return Surroundings(namespace_labels, offers, advice, _MODES[policy.spec.strategy], milli)
+    spec = policy.spec
+    return Surroundings(
+        namespace_labels,
+        offers,
+        advice,
+        sharing_mode=_MODES[spec.strategy],
+        share_milli=share_milli(spec),
+        share_memory_mib=spec.mps.memory_mib if spec.strategy is SharingStrategy.MPS else None,
+        mig_profile=spec.mig_profile if spec.strategy is SharingStrategy.MIG else None,
+    )
+
+
+def share_milli(spec: GpuSharingPolicySpec) -> int | None:
+    """The part of a GPU that a pod gets by a policy; None if it leaves that to others."""
+    if spec.strategy is SharingStrategy.TIMESLICING and spec.replicas_per_gpu:
+        return MILLI_PER_GPU // spec.replicas_per_gpu
+    if spec.strategy is not SharingStrategy.MPS:
+        return None
+    if spec.mps.thread_percentage:
+        return MILLI_PER_GPU * spec.mps.thread_percentage // 100
+    return MILLI_PER_GPU // spec.mps.max_clients if spec.mps.max_clients else None

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -206,3 +207,117 @@ async def test_aws_without_the_sixth_permission_goes_on_and_says_so(
 
     assert len(view.instances) == 1
     assert any("DescribeScalingActivities" in note for note in again.groups[0].notes)
+
+
+FIVE_ACTIONS = {
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:SetDesiredCapacity",
+    "autoscaling:TerminateInstanceInAutoScalingGroup",
+    "ec2:DescribeInstances",
+    "ec2:DescribeSpotPriceHistory",
+}
+SIXTH_ACTION = "autoscaling:DescribeScalingActivities"
+
+
+async def test_aws_uses_exactly_the_five_printed_permissions_and_asks_once_for_a_sixth(
+    tmp_path: Path, aws_keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that a machine goes through, with every other action refused as IAM does."""
+    async with ARRANGEMENTS["aws"](tmp_path) as arranged:
+        cloud = arranged.cloud
+        assert isinstance(cloud, AwsCloud)
+        called: list[str] = []
+
+        def seen(model: Any, **rest: object) -> None:
+            service = model.service_model.service_name
+            action = f"{service}:{model.name}"
+            called.append(action)
+            if action not in FIVE_ACTIONS:
+                raise ClientError({"Error": {"Code": "AccessDenied", "Message": action}}, model.name)
+
+        for client in (cloud._scaling, cloud._machines):
+            client.meta.events.register("before-call", seen)
+
+        await cloud.request(arranged.order("claim-1", 1))
+        (machine,) = await instances(arranged)
+        await cloud.offerings()
+        await cloud.terminate(machine)
+        await cloud.cancel(arranged.group, 0)
+        assert not await instances(arranged)
+
+    assert set(called) == FIVE_ACTIONS | {SIXTH_ACTION}
+    assert called.count(SIXTH_ACTION) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("InsufficientInstanceCapacity", 400, FailureKind.CAPACITY),
+        ("MaxSpotInstanceCountExceeded", 400, FailureKind.QUOTA),
+        ("VcpuLimitExceeded", 400, FailureKind.QUOTA),
+        ("AccessDenied", 403, FailureKind.CONFIGURATION),
+        ("ValidationError", 400, FailureKind.CONFIGURATION),
+        ("Throttling", 400, FailureKind.THROTTLED),
+        ("ScalingActivityInProgress", 400, FailureKind.THROTTLED),
+        ("SomethingNew", 503, FailureKind.UNKNOWN),
+    ],
+)
+async def test_aws_refusals_keep_their_class(
+    tmp_path: Path, aws_keys: None, code: str, status: int, kind: FailureKind
+) -> None:
+    """By stubs: moto does not refuse."""
+    async with ARRANGEMENTS["aws"](tmp_path) as arranged:
+        cloud = arranged.cloud
+        assert isinstance(cloud, AwsCloud)
+
+        def refuse(**rest: object) -> None:
+            answer = {
+                "Error": {"Code": code, "Message": "no"},
+                "ResponseMetadata": {"HTTPStatusCode": status},
+            }
+            raise ClientError(answer, "SetDesiredCapacity")
+
+        cloud._scaling.meta.events.register("before-call.auto-scaling.SetDesiredCapacity", refuse)
+
+        assert (await refused(arranged)).kind is kind
+
+
+async def test_gcp_and_azure_throttling_faults_and_mistakes_keep_their_class(tmp_path: Path) -> None:
+    rate = {"error": {"code": 403, "message": "slow down", "errors": [{"reason": "rateLimitExceeded"}]}}
+    wrong = {"error": {"code": 400, "message": "no such field"}}
+    async with ARRANGEMENTS["gcp"](tmp_path) as arranged:
+        arranged.hands.errors = [(403, rate), (400, wrong), (503, {"error": {"code": 503, "message": "x"}})]
+        kinds = [(await refused(arranged)).kind for _ in range(3)]
+        assert kinds == [FailureKind.THROTTLED, FailureKind.CONFIGURATION, FailureKind.UNKNOWN]
+    denied = {"error": {"code": "AuthorizationFailed", "message": "no permission"}}
+    async with ARRANGEMENTS["azure"](tmp_path) as arranged:
+        arranged.hands.errors = [(403, denied)]
+        assert (await refused(arranged)).kind is FailureKind.CONFIGURATION
+
+
+async def test_f23_machines_end_by_their_id_and_their_place_with_them(arranged: Arrangement) -> None:
+    """A group never chooses which machine goes, and wants none in its place."""
+    for number in (1, 2, 3):
+        await arranged.cloud.request(arranged.order(f"claim-{number}", number))
+    before = {one.instance_id for one in await instances(arranged)}
+    goes = sorted(await instances(arranged), key=lambda one: one.instance_id)[1]
+
+    await arranged.cloud.terminate(goes)
+    await instances(arranged)
+    await arranged.cloud.cancel(arranged.group, 2)
+
+    assert {one.instance_id for one in await instances(arranged)} == before - {goes.instance_id}
+    view = await arranged.cloud.observe()
+    assert all(group.desired == 2 for group in view.groups)
+
+
+async def test_what_the_cloud_chose_is_told_as_it_came(arranged: Arrangement) -> None:
+    """Where an order names no zone, the machine's own is told, and it is adopted as it is."""
+    await arranged.cloud.request(arranged.order("claim-1", 1))
+    (machine,) = await instances(arranged)
+    view = await arranged.cloud.observe()
+
+    assert machine.zone
+    for group in view.groups:
+        assert machine.instance_type in group.instance_types
+        assert machine.group == group.name

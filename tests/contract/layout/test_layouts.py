@@ -146,7 +146,7 @@ async def test_a_boot_brings_the_layout_back_before_anything_is_shown(make: Make
 
 
 async def test_how_a_gpu_is_shared_is_changed_and_comes_back(make: Make) -> None:
-    shared = Sharing(SharingMode.MPS, thread_percentage=25, memory_mib=4096)
+    shared = Sharing(SharingMode.MPS, thread_percentage=25, memory_mib=4096, least_milli=250)
     async with opened(make()) as rig:
         agent = await Agent.start(rig)
         change = await agent.change(LayoutRequest("c", rig.gpu, sharing=shared))

@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 
 from gpuloom.catalog.manifests import definitions
-from gpuloom.clients.mig import list_cards, plan_fit
-from gpuloom.errors import NotReadyError
+from gpuloom.clients.mig import apply_fit, list_cards, plan_fit
+from gpuloom.codec.allocation import encode_allocation
+from gpuloom.errors import ConflictError, NotReadyError
+from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.client import KubeClient, PodBinding
+from gpuloom.model.allocation import AllocatedDevice, Allocation
+from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.mig_cards import MigCards
+from gpuloom.model.mig_cards import BegunChange, MigCards
 from gpuloom.model.sharing import MigStage
+from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import RpcChannel
+from gpuloom.runtime.clock import SystemClock
+from gpuloom.sim.kubeapi.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.store import STATUS
 from services.mig_controller.adapters.intents import NAME
 from tests.mesh.node_agent.builders import Mesh, Service, a_mesh, trusted
 from tests.mesh.node_agent.test_machine_calls import ready
@@ -158,3 +167,79 @@ async def test_a_node_config_divides_each_gpu_and_its_status_says_how(tmp_path: 
             [MigPlacement(0, "7g.40gb")]
         ] * 8
         await until(lambda: not listed(mesh, "gpuholds.gpuloom.dev"))
+
+
+async def test_a_plan_is_carried_out_as_it_was_shown_and_heeds_a_budget(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path, definitions()) as mesh:
+        discovery, extender = await a_node(mesh)
+        controller = await mesh.start_mig(discovery, extender)
+        channel = await mesh.channel(controller, "mig_controller", "cli")
+        budget = {"selector": {"matchLabels": {"app": "infer"}}, "minAvailable": 1}
+        mesh.api.store.create("poddisruptionbudgets.policy", an_object("keep", spec=budget))
+        await a_bound_pod(mesh, channel, "infer")
+        demand = {"7g.40gb": 8}
+
+        found = await plan_fit(channel, demand, TIMEOUT_S)
+        (move,) = [move for step in found.steps for move in step.moves]
+        with pytest.raises(ConflictError, match="has changed"):
+            await apply_fit(channel, demand, "another", TIMEOUT_S)
+        begun = await begun_at_last(channel, demand)
+        await notes_say(channel, "default/infer stays for now: a PodDisruptionBudget")
+        held = {hold["metadata"]["name"] for hold in listed(mesh, "gpuholds.gpuloom.dev")}
+        mesh.api.store.delete("poddisruptionbudgets.policy", "keep", namespace="default")
+        await until(lambda: "deletionTimestamp" in the_pod(mesh, "infer")["metadata"])
+        mesh.api.store.delete("pods", "infer", namespace="default", options=DeleteOptions(grace_s=0))
+        cards = await cards_when(channel, MigStage.AVAILABLE, 8, "7g.40gb")
+
+        assert (move.owner, move.placement) == ("default/infer", MigPlacement(6, "1g.5gb"))
+        assert len(begun) == 8
+        assert len(held) >= 1
+        assert sum(len(card.slices) for card in cards.cards) == 8
+        await until(
+            lambda: intents(mesh).endswith('"intents":[]}') and not listed(mesh, "gpuholds.gpuloom.dev")
+        )
+
+
+async def begun_at_last(channel: RpcChannel, demand: dict[str, int]) -> tuple[BegunChange, ...]:
+    """The node may be distrusted for a moment where tests leave its agent no time."""
+    async with asyncio.timeout(10):
+        while True:
+            found = await plan_fit(channel, demand, TIMEOUT_S)
+            try:
+                return await apply_fit(channel, demand, found.fingerprint, TIMEOUT_S)
+            except ConflictError:
+                await asyncio.sleep(0.1)
+
+
+async def a_bound_pod(mesh: Mesh, channel: RpcChannel, name: str) -> None:
+    """It got the slice that was made for it, and something would make it anew elsewhere."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+    waiting = a_waiting_pod(name)
+    waiting["metadata"] |= {"labels": {"app": name}, "ownerReferences": [owner]}
+    uid = str(mesh.api.store.create("pods", waiting)["metadata"]["uid"])
+    (cut,) = [card for card in (await cards_when(channel, MigStage.AVAILABLE, 1)).cards if card.slices]
+    device = AllocatedDevice(DeviceRef(cut.gpu_uuid, cut.slices[0].placement), 125, 4864)
+    allocation = Allocation(uid, mesh.node_uid("n1"), "main", advisory=False, devices=(device,))
+    annotations = {ANNOTATION_ALLOCATION: encode_allocation(allocation)}
+    async with KubeClient(KubeAccess(mesh.api.url), SystemClock()) as client:
+        await client.bind(PodBinding("default", name, "n1", uid, annotations=annotations))
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    mesh.api.store.update("pods", {**the_pod(mesh, name), "status": ready}, STATUS)
+    await cards_when(channel, MigStage.ALLOCATED, 1)
+
+
+def the_pod(mesh: Mesh, name: str) -> dict[str, Any]:
+    return dict(mesh.api.store.get("pods", name, "default"))
+
+
+def an_object(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default"}, **more}
+
+
+async def notes_say(channel: RpcChannel, text: str) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            notes = [card.note for card in (await list_cards(channel, TIMEOUT_S)).cards]
+            if any(text in note for note in notes):
+                return
+            await asyncio.sleep(0.05)

@@ -77,7 +77,7 @@ async def start_optimizer(mesh: Mesh, discovery: Service, folder: Path) -> Servi
     return await mesh._start("optimizer", OptimizerConfig, optimizer.build, settings)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart_and_without_its_database(
     tmp_path: Path,
 ) -> None:

@@ -51,10 +51,9 @@ def play(world: World, actions: list[tuple[str, int | bool | None]]) -> None:
 
 @settings(max_examples=examples(500))
 @given(grouped=st.booleans(), actions=st.lists(ACTIONS, max_size=40))
-def test_no_crash_buys_twice_or_leaves_a_machine_behind(
+def test_f9_no_crash_buys_twice_or_leaves_a_machine_behind(
     grouped: bool, actions: list[tuple[str, int | bool | None]]
 ) -> None:
-    """F9."""
     world = World(grouped)
 
     play(world, actions)

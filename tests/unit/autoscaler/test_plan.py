@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuloom.model.node import NodeMode
 from gpuloom.model.policies import AutoscalingPolicySpec, CapacityType, CloudProvider, NodePool
 from services.autoscaler.core.filling import LABEL_REPLICAS, MachineForm, Stencils
+from services.autoscaler.core.mix import Mix
 from services.autoscaler.core.pending import PendingPod, Worth, due_pods, units_of
 from services.autoscaler.core.plan import Effort, Limits, Plan, Problem, make_plan
 from services.autoscaler.core.simulation import SimulatedNode
@@ -149,7 +150,7 @@ BOTH = [an_offering(SMALL, 0.4, tier=CapacityType.SPOT), an_offering(SMALL, 1.0)
 
 
 def test_tiers_come_to_their_shares_counted_in_nodes() -> None:
-    plan = planned([a_pod(f"p{n}") for n in range(10)], offerings=BOTH, tiers=TIERS)
+    plan = planned([a_pod(f"p{n}") for n in range(10)], offerings=BOTH, mix=Mix(TIERS))
 
     tiers = [node.offering.key.capacity_type for node in plan.nodes]
     assert tiers.count(CapacityType.SPOT) == 6
@@ -159,9 +160,9 @@ def test_tiers_come_to_their_shares_counted_in_nodes() -> None:
 def test_f7_f8_critical_pods_prefer_on_demand_and_every_tier_falls_back() -> None:
     critical = a_pod("training", worth=Worth.CRITICAL)
 
-    (node,) = planned([critical], offerings=BOTH, tiers=TIERS).nodes
+    (node,) = planned([critical], offerings=BOTH, mix=Mix(TIERS)).nodes
     assert node.offering.key.capacity_type is CapacityType.ON_DEMAND
-    (fallback,) = planned([critical], offerings=BOTH[:1], tiers=TIERS).nodes
+    (fallback,) = planned([critical], offerings=BOTH[:1], mix=Mix(TIERS)).nodes
     assert fallback.offering.key.capacity_type is CapacityType.SPOT
     floor = replace(TIERS, on_demand_floor=2)
     assert floor.ranked({CapacityType.SPOT: 0, CapacityType.ON_DEMAND: 1})[0] is CapacityType.ON_DEMAND

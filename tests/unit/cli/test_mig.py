@@ -30,7 +30,7 @@ def test_a_card_is_drawn_slice_by_slice_with_who_has_what() -> None:
 
     text = "\n".join(card_lines(MigCards((card,), (waiting,))))
 
-    assert "MIGEnabled  ####..*." in text
+    assert "MIGEnabled  -       ####..*." in text
     assert "InUse             team/train  its agent is at it" in text
     assert "team/infer  1g.5gb   1g.5gb is being made on n1" in text
 
@@ -38,7 +38,7 @@ def test_a_card_is_drawn_slice_by_slice_with_who_has_what() -> None:
 def test_a_plan_reads_as_what_is_done_and_what_is_missing() -> None:
     move = PlannedMove("team/small", SMALL, 1.5)
     step = PlannedCard("n1", "GPU-a", (move,), (SMALL,), (MigPlacement(4, "3g.20gb"),))
-    fit = PlannedFit((step,), {"3g.20gb": 1}, {"7g.40gb": 1})
+    fit = PlannedFit((step,), {"3g.20gb": 1}, {"7g.40gb": 1}, ("team/small",))
 
     lines = list(plan_lines(fit, {"3g.20gb": 2, "7g.40gb": 1}))
 
@@ -47,7 +47,8 @@ def test_a_plan_reads_as_what_is_done_and_what_is_missing() -> None:
         "  node n1, GPU GPU-a",
         "    move team/small away from 1g.5gb at 6 ($1.50 of work lost)",
         "    make 3g.20gb at 4",
-        "1 pods have to move",
+        "1 pod has to move: $1.50 of work lost",
+        "no place now for team/small: they would wait",
         "does not fit, whatever moves: 1 x 7g.40gb",
     ]
 

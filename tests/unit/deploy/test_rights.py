@@ -20,9 +20,9 @@ HERE = "tests/unit/deploy/test_rights.py::test_every_right_has_a_row_with_a_test
 OTHER = "tests/unit/deploy/test_rights.py::test_a_row_stays_until_a_full_run_knows_better"
 
 
-def a_use(right: Right, test: str, code: int = 200) -> Use:
+def a_use(right: Right, test: str, *, is_refused: bool = False) -> Use:
     return Use(
-        right.account, right.verb, right.resource, right.namespace, "".join(right.names[:1]), code, test
+        right.account, right.verb, right.resource, right.namespace, "".join(right.names[:1]), is_refused, test
     )
 
 
@@ -47,13 +47,22 @@ def test_what_is_wrong_with_a_table_says_what_to_do() -> None:
 
 
 def test_a_right_is_used_by_calls_that_it_covers_and_were_not_refused() -> None:
-    uses = [a_use(PODS, HERE), a_use(SECRET, OTHER, code=403)]
+    uses = [a_use(PODS, HERE), a_use(SECRET, OTHER, is_refused=True)]
 
     proofs = {right: users_of(right, uses) for right in (PODS, SECRET)}
 
     assert proofs == {PODS: [HERE], SECRET: []}
     assert [line for line in unused(proofs) if SECRET.cells() in line] == unused(proofs)
     assert [line for line in refused(uses) if "may not get secrets gpuloom-system/gpuloom-ca" in line]
+
+
+def test_a_refusal_that_a_test_expects_is_no_problem() -> None:
+    expecting = (
+        "tests/cluster/test_cost_engine.py::test_the_engine_works_with_its_account_and_reaches_no_further"
+    )
+
+    assert refused([a_use(PODS, HERE, is_refused=True)])
+    assert not refused([a_use(PODS, expecting, is_refused=True)])
 
 
 def test_a_row_stays_until_a_full_run_knows_better() -> None:

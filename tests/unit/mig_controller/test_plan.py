@@ -11,7 +11,7 @@ from services.mig_controller.core.defragmentation import plan_fit
 from services.mig_controller.core.plan import Options, plan
 from services.mig_controller.core.strategy import filled, parse_strategy
 from services.mig_controller.core.wishes import Wish
-from tests.unit.mig_controller.builders import a_card, a_slice, a_wish, place, the_geometry
+from tests.unit.mig_controller.builders import a_card, a_slice, a_wish, place, the_geometry, the_pod
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 NOW_S = 1000.0
@@ -85,10 +85,16 @@ def clusters(draw: st.DrawFn) -> tuple[list[Card], list[Wish]]:
     for number in range(draw(st.integers(1, 4))):
         layout = draw(st.sampled_from(LAYOUTS))
         cut = draw(st.booleans())
-        owners = draw(st.lists(st.sampled_from(("", "team/x")), min_size=len(layout), max_size=len(layout)))
+        owners = draw(
+            st.lists(
+                st.sampled_from(("", "team/x", "team/fixed", "a process of no pod")),
+                min_size=len(layout),
+                max_size=len(layout),
+            )
+        )
         ages = draw(st.lists(st.sampled_from((0.0, NOW_S)), min_size=len(layout), max_size=len(layout)))
         slices = tuple(
-            Slice(where, owner, False, "", None if owner else age)
+            Slice(where, owner, False, "", None if owner else age, the_pod(owner))
             for where, owner, age in zip(layout, owners, ages, strict=True)
         )
         closed = draw(st.sampled_from(("", "", "unhealthy")))
@@ -136,6 +142,10 @@ def test_a_fit_that_is_planned_really_fits_and_moves_nobody_in_vain(
         left = [one.placement for one in step.card.slices if one.placement not in step.destroy]
         assert layout_problem(step.card.geometry, left + list(step.create)) == ""
         assert not step.card.closed
+        movable = {one.placement for one in step.card.slices if one.owner == "team/x"}
+        free = {one.placement for one in step.card.slices if one.free}
+        assert {move.placement for move in step.moves} <= movable
+        assert set(step.destroy) <= free | {move.placement for move in step.moves}
         for move in step.moves:
             without = [where for where in step.destroy if where != move.placement]
             still = [one.placement for one in step.card.slices if one.placement not in without]

@@ -1,20 +1,21 @@
 """A change, whoever dies at whichever point: it ends, nothing stays held, nothing is left written down."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from gpuloom.errors import ConflictError, NotFoundError, UnavailableError
+from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError, UnavailableError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.layout import ChangeState, LayoutChange, LayoutRequest
 from gpuloom.model.mig import MigPlacement
+from gpuloom.model.node import PodRef
 from gpuloom.runtime.clock import FakeClock
 from services.mig_controller.core.cards import Card
-from services.mig_controller.core.intents import Intent, decode, encode
+from services.mig_controller.core.intents import Intent, Leaver, decode, encode
 from services.mig_controller.metrics import MigMetrics
 from services.mig_controller.transactions import TransactionParts, Transactions
 from tests.unit.mig_controller.builders import a_card, a_slice, place
@@ -23,6 +24,8 @@ OLD, NEW = place("3g.20gb@0"), place("1g.5gb@0")
 GPU = "GPU-n1-0"
 REQUEST = LayoutRequest("c1", GPU, None, (OLD,), (NEW,))
 INTENT = Intent(REQUEST, "n1", "uid-n1", ("uid-a",), "now")
+TENANT = "team/tenant"
+MOVING = replace(INTENT, leavers=(Leaver(PodRef("team", "tenant", "uid-tenant"), OLD),))
 
 
 class CrashError(BaseException):
@@ -33,7 +36,8 @@ class CrashError(BaseException):
 class World:
     """The extender, the agent and Kubernetes: all of them outlive the controller, and may be away.
 
-    `away` counts calls that fail, whether or not what they ask is done.
+    `away` counts calls that fail, whether or not what they ask is done. `tenant` has the slice that is to go,
+    and leaves when it was evicted, which a budget refuses `budget` times; negative: it opted out.
     """
 
     holds: dict[str, HoldTarget] = field(default_factory=dict)
@@ -44,6 +48,11 @@ class World:
     agent_refuses: bool = False
     agent_slow: int = 0
     away: list[str] = field(default_factory=list)
+    tenant: str = ""
+    leaving: bool = False
+    budget: int = 0
+    touched: bool = False
+    """Whether the agent was asked to take the slice of somebody who has it."""
     crash_at: int = 0
     passed: int = 0
 
@@ -57,8 +66,12 @@ class World:
             self.away.remove(what)
             raise UnavailableError(f"{what} is away")
 
-    async def take(self, name: str, target: HoldTarget, reason: str, ttl_s: int) -> None:
+    async def take(
+        self, name: str, target: HoldTarget, reason: str, ttl_s: int, *, allow_used: bool = False
+    ) -> None:
         self._maybe_away("take-before")
+        if self.tenant and not allow_used:
+            raise ConflictError("in use")
         self.holds[name] = target
         self._maybe_away("take-after")
 
@@ -74,9 +87,21 @@ class World:
     async def list_own(self) -> tuple[str, ...]:
         return tuple(self.holds)
 
+    async def evict(self, pod: PodRef, why: str) -> str:
+        self._maybe_away("evict")
+        if self.budget < 0:
+            raise NotAllowedError("it says gpuloom.dev/no-disrupt")
+        if self.budget:
+            self.budget -= 1
+            return "a PodDisruptionBudget does not allow it now"
+        assert OLD in {target.mig for target in self.holds.values()}
+        self.leaving = True
+        return ""
+
     async def change(self, node_uid: str, request: LayoutRequest) -> LayoutChange:
         self._maybe_away("agent-before")
         known = self.changes.get(request.id)
+        self.touched = self.touched or bool(self.tenant)
         if known is None:
             if self.agent_refuses:
                 raise ConflictError("in use by pod team/x")
@@ -97,13 +122,16 @@ class World:
         self._maybe_away("save-after")
 
     def cards(self) -> dict[str, Card]:
-        slices = (a_slice(f"{where.profile}@{where.start}") for where in sorted(self.shown))
+        owners = {OLD: self.tenant}
+        slices = (
+            a_slice(f"{where.profile}@{where.start}", owners.get(where, "")) for where in sorted(self.shown)
+        )
         return {GPU: a_card("n1", *slices)}
 
 
 def transactions(world: World, clock: FakeClock) -> Transactions:
     metrics = MigMetrics(CollectorRegistry())
-    return Transactions(TransactionParts(world, world, world, clock, metrics, world.reach))
+    return Transactions(TransactionParts(world, world, world, world, clock, metrics, world.reach))
 
 
 async def one_life(world: World, clock: FakeClock, *, begins: bool) -> None:
@@ -111,10 +139,11 @@ async def one_life(world: World, clock: FakeClock, *, begins: bool) -> None:
     own = transactions(world, clock)
     await own.take_over()
     if begins:
-        await own.begin(INTENT, "a pod waits")
+        await own.begin(MOVING if world.tenant else INTENT, "a pod waits")
     for _ in range(12):
         await own.settle(world.cards(), lambda uid: True)
         world.shown = set(world.places)
+        world.tenant = "" if world.leaving else world.tenant
         await clock.advance(50.0)
         if not own.intents:
             return
@@ -137,6 +166,7 @@ async def survive(world: World, clock: FakeClock, *, begins: bool) -> None:
                 "take-after",
                 "renew",
                 "release",
+                "evict",
                 "agent-before",
                 "agent-after",
                 "save-before",
@@ -147,11 +177,20 @@ async def survive(world: World, clock: FakeClock, *, begins: bool) -> None:
     ),
     refuses=st.booleans(),
     slow=st.integers(0, 3),
+    budget=st.none() | st.integers(-1, 14),
 )
 def test_every_change_ends_and_leaves_nothing_behind(
-    crash_at: int, again_at: int, away: list[str], refuses: bool, slow: int
+    crash_at: int, again_at: int, away: list[str], refuses: bool, slow: int, budget: int | None
 ) -> None:
-    world = World(agent_refuses=refuses, agent_slow=slow, away=list(away), crash_at=crash_at)
+    tenant = "" if budget is None else TENANT
+    world = World(
+        agent_refuses=refuses,
+        agent_slow=slow,
+        away=list(away),
+        crash_at=crash_at,
+        tenant=tenant,
+        budget=budget or 0,
+    )
 
     async def lives() -> None:
         clock = FakeClock()
@@ -166,6 +205,37 @@ def test_every_change_ends_and_leaves_nothing_behind(
     assert world.holds == {}
     assert decode(world.written or encode(())) == ()
     assert world.places in ({OLD}, {NEW})
+    assert not world.touched
+    assert world.places == {OLD} or not world.tenant
+
+
+async def test_a_pod_that_opted_out_meanwhile_stays_and_its_slice_with_it() -> None:
+    world, clock = World(tenant=TENANT, budget=-1), FakeClock()
+    own = transactions(world, clock)
+    await own.take_over()
+    await own.begin(MOVING, "a pod waits")
+
+    await own.settle(world.cards(), lambda uid: True)
+
+    assert (own.intents, world.holds, world.places) == ((), {}, {OLD})
+    assert "team/tenant stays: it says gpuloom.dev/no-disrupt" in own.note_of(GPU)
+
+
+async def test_a_budget_is_asked_again_until_the_change_is_given_up() -> None:
+    world, clock = World(tenant=TENANT, budget=1000), FakeClock()
+    own = transactions(world, clock)
+    await own.take_over()
+    await own.begin(MOVING, "a pod waits")
+    await own.settle(world.cards(), lambda uid: True)
+    shown = own.note_of(GPU)
+
+    while own.intents:
+        await clock.advance(30.0)
+        await own.settle(world.cards(), lambda uid: True)
+
+    assert "team/tenant stays for now: a PodDisruptionBudget does not allow it now" in shown
+    assert world.budget <= 980
+    assert (world.holds, world.places, world.tenant) == ({}, {OLD}, TENANT)
 
 
 async def test_a_card_whose_change_failed_is_left_alone_for_longer_each_time() -> None:

@@ -37,7 +37,8 @@ def gpus(draw: st.DrawFn, index: int) -> GpuView:
         numa=draw(st.sampled_from([None, 0, 1])),
     )
     sharing = draw(st.sampled_from([SharingMode.NONE, SharingMode.NONE, SharingMode.MPS]))
-    return replace(card, gpu=replace(card.gpu, sharing=sharing))
+    least_milli = draw(st.sampled_from([0, 0, 0, 250]))
+    return replace(card, gpu=replace(card.gpu, sharing=sharing, least_milli=least_milli))
 
 
 @st.composite

@@ -94,8 +94,13 @@ REFUSED = [
     (whole(2), a_node(a_card(0), a_card(1, 500)), "not enough free GPUs: 2 asked", True),
     (a_share(500), a_node(a_card(0, 400)), "no GPU with 500 milli free", True),
     (a_share(100, 9000), a_node(a_card(0, 900, 8000)), "no GPU with 100 milli and 9000 MiB free", True),
-    (a_share(100, 90_000), a_node(a_card(0)), "node has no GPU with 90000 MiB outside MIG mode", False),
-    (a_share(100), a_node(a_cut_card(0)), "node has no GPU outside MIG mode", False),
+    (
+        a_share(100, 90_000),
+        a_node(a_card(0)),
+        "node has no GPU with 90000 MiB outside MIG mode for shares of 100 milli",
+        False,
+    ),
+    (a_share(100), a_node(a_cut_card(0)), "node has no GPU outside MIG mode for shares of 100 milli", False),
     (a_slice("1g.5gb"), a_node(a_card(0)), "node has fewer than 1 MIG slices 1g.5gb", False),
     (a_slice("1g.10gb", milli=125), a_node(a_cut_card(0, ("1g.10gb", 0))), "fewer than 1 MIG slices", False),
     (

@@ -140,6 +140,8 @@ def test_the_contract_says_what_may_be_repeated() -> None:
 
     facts = describe_method(f"/{service.full_name}/ListAllocations")
 
-    assert facts == MethodFacts("gpuloom.v1.SchedulerExtenderService", "ListAllocations", retryable=True)
+    assert facts == MethodFacts(
+        "gpuloom.v1.SchedulerExtenderService", "ListAllocations", retryable=True, reads=True
+    )
     assert describe_method("/gpuloom.v1.SchedulerExtenderService/Nothing") == UNKNOWN_METHOD
     assert describe_method("nonsense") == UNKNOWN_METHOD

@@ -4,6 +4,7 @@ from gpuloom.errors import InvalidRequestError, NotAllowedError
 from gpuloom.rpc.identity import (
     UnauthenticatedError,
     authorize,
+    authorized_as,
     identity_from_auth_context,
     identity_from_peer_certificate,
     identity_uri,
@@ -62,3 +63,12 @@ def test_only_listed_callers_pass() -> None:
 
     with pytest.raises(NotAllowedError, match="discovery may not call Explain"):
         authorize("discovery", frozenset({"cli"}), "Explain")
+
+
+def test_a_users_program_reads_what_the_command_line_reads_and_changes_nothing() -> None:
+    authorize(authorized_as("client", reads=True), frozenset({"cli", "discovery"}), "Explain")
+
+    for caller, allowed in ((authorized_as("client", reads=False), "cli"), ("client", "discovery")):
+        with pytest.raises(NotAllowedError, match="client may not call"):
+            authorize(caller, frozenset({allowed}), "ReleaseHold")
+    assert authorized_as("discovery", reads=True) == "discovery"

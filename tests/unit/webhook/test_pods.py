@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuloom.codec.custom.sharing import gpu_sharing_policy
 from gpuloom.codec.environment import sees_only_its_allocation
 from gpuloom.codec.pod import pod_request
+from gpuloom.model.sharing import GpuSharingPolicy
 from services.webhook.core.pods import Advice, Offers, PodPolicy, SharingMode, Surroundings, mutated_pod
+from services.webhook.core.surroundings import surroundings_of
 
 OFFERS = Offers(shares=True, mig_profiles=frozenset({"1g.5gb", "2g.10gb", "1g.10gb"}))
 IDLE = Advice(utilization=0.2, mig_profile="1g.5gb", milli=125)
@@ -102,6 +105,48 @@ def test_a_policys_share_is_taken_with_its_way_of_sharing(mode: SharingMode, enf
 
     assert limits_of(changed) == {"gpuloom.dev/gpu-milli": "250"}
     assert changed["metadata"]["annotations"] == {"gpuloom.dev/enforcement": enforcement}
+
+
+def a_policy(strategy: str, **settings: object) -> GpuSharingPolicy:
+    spec = {"strategy": strategy, **settings}
+    return gpu_sharing_policy({"metadata": {"name": "p", "uid": "u"}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits", "annotations"),
+    [
+        (
+            a_policy("mps", mpsConfig={"threadPercentage": 30, "memoryMib": 4096}),
+            {"gpuloom.dev/gpu-milli": "300", "gpuloom.dev/gpu-memory-mib": "4096"},
+            {"gpuloom.dev/enforcement": "mps"},
+        ),
+        (
+            a_policy("mps", mpsConfig={"maxClients": 6}),
+            {"gpuloom.dev/gpu-milli": "166"},
+            {"gpuloom.dev/enforcement": "mps"},
+        ),
+        (
+            a_policy("timeslicing", timeSlicingConfig={"replicasPerGPU": 3}),
+            {"gpuloom.dev/gpu-milli": "333"},
+            {"gpuloom.dev/enforcement": "none"},
+        ),
+        (
+            a_policy("mig", migConfig={"profile": "1g.5gb"}),
+            {"gpuloom.dev/gpu-milli": "125"},
+            {"gpuloom.dev/mig-profile": "1g.5gb"},
+        ),
+    ],
+)
+def test_a_policy_says_what_a_pod_becomes(
+    policy: GpuSharingPolicy, limits: dict[str, str], annotations: dict[str, str]
+) -> None:
+    offers = Offers(shares=True, mig_profiles=frozenset({"1g.5gb"}))
+    known = surroundings_of(ON, offers, policy, None)
+
+    changed, _ = mutated_pod(a_pod(), "team", PodPolicy(), known)
+
+    assert limits_of(changed) == limits
+    assert changed["metadata"]["annotations"] == annotations
 
 
 def test_pods_of_ours_get_what_delivery_by_environment_needs() -> None:

@@ -28,7 +28,7 @@ services:
       grpc:
         number: 50053
         setting: GPULOOM_GRPC_PORT
-        callers: [autoscaler, cli, cost-engine, mig-controller, optimizer, scheduler-extender, webhook]
+        callers: [autoscaler, cli, console, cost-engine, mig-controller, optimizer, scheduler-extender, webhook]
       http:
         number: 8080
         setting: GPULOOM_HTTP_PORT
@@ -42,7 +42,7 @@ services:
       grpc:
         number: 50055
         setting: GPULOOM_GRPC_PORT
-        callers: [autoscaler, cli, optimizer, scheduler-extender]
+        callers: [autoscaler, cli, console, mig-controller, optimizer, scheduler-extender]
       opencost:
         number: 9003
         setting: GPULOOM_COST_API_PORT
@@ -60,7 +60,7 @@ services:
       grpc:
         number: 50051
         setting: GPULOOM_GRPC_PORT
-        callers: [cli, scheduler-extender]
+        callers: [cli, console, scheduler-extender]
       http:
         number: 8080
         setting: GPULOOM_HTTP_PORT
@@ -74,7 +74,7 @@ services:
       grpc:
         number: 50058
         setting: GPULOOM_GRPC_PORT
-        callers: [autoscaler, cli, mig-controller]
+        callers: [autoscaler, cli, console, mig-controller]
       https:
         number: 8443
         setting: GPULOOM_EXTENDER_PORT
@@ -92,7 +92,7 @@ services:
       grpc:
         number: 50056
         setting: GPULOOM_GRPC_PORT
-        callers: [cli]
+        callers: [cli, console]
       keda:
         number: 50059
         setting: GPULOOM_AUTOSCALER_KEDA_PORT
@@ -114,7 +114,7 @@ services:
       grpc:
         number: 50054
         setting: GPULOOM_GRPC_PORT
-        callers: [cli]
+        callers: [cli, console]
       http:
         number: 8080
         setting: GPULOOM_HTTP_PORT
@@ -128,7 +128,7 @@ services:
       grpc:
         number: 50057
         setting: GPULOOM_GRPC_PORT
-        callers: [cli]
+        callers: [cli, console]
       http:
         number: 8080
         setting: GPULOOM_HTTP_PORT
@@ -147,5 +147,19 @@ services:
         number: 8080
         setting: GPULOOM_HTTP_PORT
         callers: [prometheus]
-clients: [cli, kube_scheduler, keda]
+  console:
+    identity: console
+    kind: replicas
+    address: GPULOOM_CONSOLE_ADDRESS
+    outside: [kubernetes-api]
+    ports:
+      https:
+        number: 8088
+        setting: GPULOOM_CONSOLE_PORT
+        callers: [browser, oidc-proxy]
+      http:
+        number: 8080
+        setting: GPULOOM_HTTP_PORT
+        callers: [prometheus]
+clients: [cli, client, oidc_proxy, kube_scheduler, keda]
 {{- end -}}

@@ -6,55 +6,29 @@ and nothing in the container can widen it. Never decides who gets which card.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 
 from gpuloom.errors import NotAllowedError
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, Gpu, SharingMode
 from gpuloom.names import ANNOTATION_ENFORCEMENT, ANNOTATION_MPS_MEMORY, ANNOTATION_MPS_THREADS
+from gpuloom.placement.keeping import Enforcement, Hardness, hardness_of, wanted_enforcement
 from services.node_agent.delivery.core.edits import Edits, Mount
 
 SHM = "/dev/shm"  # noqa: S108 - the shared memory of the daemon and its clients
 
 
-class Enforcement(StrEnum):
-    """MPS: a share must be a limit of the driver. NONE: it is only accounted for."""
-
-    MPS = "mps"
-    NONE = "none"
-
-
-class Hardness(StrEnum):
-    """How a pod's part of a card is kept: by the hardware, by the driver's limits, or by accounting alone."""
-
-    HARD = "hard"
-    LIMITED = "limited"
-    ACCOUNTED = "accounted"
-
-
-def hardness_of(allocated: AllocatedDevice, gpu: Gpu, wanted: Enforcement | None) -> Hardness:
-    """A whole card has nobody beside it."""
-    if allocated.device.mig is not None or allocated.milli >= MILLI_PER_GPU:
-        return Hardness.HARD
-    limited = gpu.sharing is SharingMode.MPS and wanted is not Enforcement.NONE
-    return Hardness.LIMITED if limited else Hardness.ACCOUNTED
-
-
-def wanted_enforcement(annotations: Mapping[str, str]) -> Enforcement | None:
-    """None: the pod does not say. Raise NotAllowedError for another word."""
-    text = annotations.get(ANNOTATION_ENFORCEMENT)
-    if text is None:
-        return None
-    if text not in tuple(Enforcement):
-        raise NotAllowedError(f"{ANNOTATION_ENFORCEMENT} must be mps or none, not {text[:32]}")
-    return Enforcement(text)
-
-
 def mps_edits(
-    allocation: Allocation, gpus: Mapping[str, Gpu], annotations: Mapping[str, str], mps_dir: str
+    allocation: Allocation,
+    gpus: Mapping[str, Gpu],
+    annotations: Mapping[str, str],
+    mps_dir: str,
+    otherwise: Enforcement = Enforcement.MPS,
 ) -> Edits:
-    """What a container needs beside its devices. Raise NotAllowedError if its limits can't be had here."""
-    wanted = wanted_enforcement(annotations)
+    """What a container needs beside its devices. Raise NotAllowedError if its limits can't be had here.
+
+    `otherwise` is the node's setting for pods that do not say.
+    """
+    wanted = wanted_enforcement(annotations, otherwise)
     served = []
     for allocated in allocation.devices:
         gpu = gpus[allocated.device.gpu_uuid]

@@ -188,7 +188,9 @@ class MpsDaemons:
             if document["boot"] != self._options.boot_id():
                 return Sharing()
             mode = SharingMode(document["mode"])
-            return Sharing(mode, int(document["threads"]), int(document["memoryMib"]), int(document["slice"]))
+            threads, memory_mib = int(document["threads"]), int(document["memoryMib"])
+            least_milli = int(document.get("leastMilli", 0))
+            return Sharing(mode, threads, memory_mib, int(document["slice"]), least_milli)
         except (OSError, KeyError, TypeError, ValueError):
             return Sharing()
 
@@ -201,6 +203,7 @@ class MpsDaemons:
             "threads": sharing.thread_percentage,
             "memoryMib": sharing.memory_mib,
             "slice": sharing.time_slice,
+            "leastMilli": sharing.least_milli,
         }
         replacement = folder / f".{_FILE}"
         replacement.write_bytes(orjson.dumps(document))

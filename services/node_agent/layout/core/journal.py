@@ -190,10 +190,15 @@ def _sharing(sharing: Sharing) -> dict[str, Any]:
         "threads": sharing.thread_percentage,
         "memoryMib": sharing.memory_mib,
         "timeSlice": sharing.time_slice,
+        "leastMilli": sharing.least_milli,
     }
 
 
 def _sharing_from(entry: Mapping[str, Any]) -> Sharing:
     return Sharing(
-        SharingMode(entry["mode"]), int(entry["threads"]), int(entry["memoryMib"]), int(entry["timeSlice"])
+        SharingMode(entry["mode"]),
+        int(entry["threads"]),
+        int(entry["memoryMib"]),
+        int(entry["timeSlice"]),
+        int(entry.get("leastMilli", 0)),
     )

@@ -33,7 +33,9 @@ def marked(
 def _gpu(gpu: Gpu, mark: Mark | None, sharing: Sharing) -> Gpu:
     changing = mark.text if mark is not None and mark.placements is None else ""
     instances = tuple(_instance(instance, mark) for instance in gpu.mig_instances)
-    found = replace(gpu, mig_instances=instances, changing=changing, sharing=sharing.mode)
+    found = replace(
+        gpu, mig_instances=instances, changing=changing, sharing=sharing.mode, least_milli=sharing.least_milli
+    )
     # Whoever compares by identity sees that nothing changed.
     return gpu if found == gpu else found
 

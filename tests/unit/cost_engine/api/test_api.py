@@ -15,13 +15,14 @@ import pytest
 from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import Resource
+from gpuloom.kube.reviews import TokenReviews
 from gpuloom.model.cost import CostQuestion
 from gpuloom.model.money import nano_usd
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
 from services.cost_engine.api.exports import Exports
-from services.cost_engine.api.http import CostHttp, TokenReviews
+from services.cost_engine.api.http import CostHttp
 from services.cost_engine.api.queries import Queries
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.core.exports import FOCUS_COLUMNS
@@ -205,7 +206,7 @@ async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts
     queries: Queries,
 ) -> None:
     reviews, clock = Reviews(), queries._clock
-    tokens = TokenReviews(reviews, clock)  # type: ignore[arg-type]
+    tokens = TokenReviews(reviews, clock)
     http = CostHttp(queries, Exports(queries, "cluster"), tokens, ("127.0.0.1", 0, None), clock)
     good = {"Authorization": "Bearer good"}
     async with http, aiohttp.ClientSession(f"http://127.0.0.1:{http.port}") as session:

@@ -6,7 +6,8 @@ from gpuloom.errors import NotAllowedError
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef, Gpu, SharingMode
 from gpuloom.model.mig import MigPlacement
-from services.node_agent.delivery.core.enforcement import Hardness, hardness_of, mps_edits
+from gpuloom.placement.keeping import Enforcement, Hardness, hardness_of, keeping_text
+from services.node_agent.delivery.core.enforcement import mps_edits
 
 SHARE = AllocatedDevice(DeviceRef("GPU-a"), 250, 10240)
 WHOLE = AllocatedDevice(DeviceRef("GPU-a"), 1000, 40960)
@@ -68,3 +69,24 @@ def test_what_is_hard_limited_or_only_accounted() -> None:
     assert hardness_of(WHOLE, plain, None) is Hardness.HARD
     assert hardness_of(SHARE, mps, None) is Hardness.LIMITED
     assert hardness_of(SHARE, plain, None) is Hardness.ACCOUNTED
+
+
+def test_by_the_nodes_setting_only_who_asks_is_limited() -> None:
+    cards = gpus(SharingMode.MPS)
+    ask = {"gpuloom.dev/enforcement": "mps"}
+
+    silent = mps_edits(given(SHARE), cards, {}, "/run/mps", Enforcement.NONE)
+    asking = mps_edits(given(SHARE), cards, ask, "/run/mps", Enforcement.NONE)
+
+    assert [name for name, _ in silent.environment] == ["CUDA_MPS_PIPE_DIRECTORY"]
+    assert len(asking.environment) == 3
+
+
+def test_what_is_told_of_a_pod_is_what_it_gets() -> None:
+    shared = gpus(SharingMode.MPS)
+
+    assert keeping_text([SHARE], shared, {}).startswith("limited")
+    assert keeping_text([SHARE], shared, {"gpuloom.dev/enforcement": "none"}).startswith("accounted")
+    assert keeping_text([SHARE], shared, {}, Enforcement.NONE).startswith("accounted")
+    assert keeping_text([SLICE], shared, {}).startswith("hard")
+    assert keeping_text([SHARE], {}, {}) == ""

@@ -1,0 +1,1 @@
+"""The web console: what the other services know, on one page. Read-only."""

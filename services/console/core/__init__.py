@@ -1,0 +1,1 @@
+"""What is shown: values in, JSON values out. Pure."""

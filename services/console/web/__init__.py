@@ -1,0 +1,1 @@
+"""The HTTPS port: who may look, pages, state, and its changes."""

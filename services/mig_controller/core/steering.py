@@ -1,0 +1,149 @@
+"""Which idle node of mode nvidia NVIDIA's MIG manager is asked to cut otherwise, by what pods wait for. Pure.
+
+Whole nodes: the manager gives all GPUs of a node the layout of one label. A node that anybody uses, or of
+which that is not known, is never asked about; slices that are free already are left to NVIDIA's plugin.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuloom.catalog import load_catalog
+from gpuloom.codec.fields import JsonObject
+from gpuloom.codec.pod import bound_node, is_terminal, pod_request
+from gpuloom.errors import InvalidRequestError
+from gpuloom.model.gpu import GpuHealth
+from gpuloom.model.node import NodeMode
+from gpuloom.model.request import Authority, RequestKind
+from gpuloom.model.snapshot import NodeFacts
+from services.mig_controller.core.wishes import waits
+
+LABEL_CONFIG = "nvidia.com/mig.config"
+LABEL_STATE = "nvidia.com/mig.config.state"
+LABEL_CAPABLE = "nvidia.com/mig.capable"
+SETTLED = frozenset({"", "success", "failed"})
+"""States in which the manager is not at work."""
+
+WHOLE = ""
+"""The profile of a demand for GPUs that are not cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """The layout that one idle node is to have. `profile` is what it is for, empty: whole GPUs."""
+
+    node_name: str
+    node_uid: str
+    profile: str
+    config: str
+
+
+def unmet_demand(pods: Iterable[JsonObject], facts: Sequence[NodeFacts]) -> Counter[str]:
+    """By profile how many devices waiting pods ask NVIDIA's plugin for, beyond what is free."""
+    wanted: Counter[str] = Counter()
+    for pod in pods:
+        if waits(pod):
+            wanted.update(_asked(pod))
+    for node in facts:
+        if node.state.mode is NodeMode.NVIDIA and not node.untrusted_reasons:
+            wanted -= _free(node)
+    return +wanted
+
+
+def steers(
+    demand: Mapping[str, int], facts: Sequence[NodeFacts], busy: frozenset[str], format_: str, off: str
+) -> tuple[Steer, ...]:
+    """The best node of each profile in demand, the most wanted first, each node once.
+
+    `busy` are nodes to which a pod is bound that asks for GPUs. `format_` makes the name of a layout of
+    `{profile}`; `off` is that of GPUs that are not cut.
+    """
+    found: list[Steer] = []
+    idle = [node for node in facts if is_idle(node, busy)]
+    for profile, count in sorted(demand.items(), key=lambda item: (-item[1], item[0])):
+        able = [node for node in idle if _could(node, profile)]
+        if not able or count < 1:
+            continue
+        # The fewest GPUs that are enough: a large node may be wanted whole.
+        best = min(
+            able, key=lambda node: (_made(node, profile) < count, len(node.state.gpus), node.state.node_name)
+        )
+        idle.remove(best)
+        config = off if profile == WHOLE else format_.format(profile=profile.replace("+", "."))
+        found.append(Steer(best.state.node_name, best.state.node_uid, profile, config))
+    return tuple(found)
+
+
+def _worse(node: NodeFacts, profile: str, count: int) -> tuple[bool, int, str]:
+    return _made(node, profile) < count, len(node.state.gpus), node.state.node_name
+
+
+def is_idle(node: NodeFacts, busy: frozenset[str]) -> bool:
+    """Whether it is certain that nobody uses anything of it."""
+    state = node.state
+    known = not (node.untrusted_reasons or state.holders_unknown_reason or state.driver_problem)
+    free = not (state.holders or node.allocations or state.node_name in busy)
+    return known and free and state.mode is NodeMode.NVIDIA and not node.place.unschedulable
+
+
+def busy_nodes(pods: Iterable[JsonObject]) -> frozenset[str]:
+    found = set()
+    for pod in pods:
+        node = bound_node(pod)
+        if node and not is_terminal(pod) and _uses_gpus(pod):
+            found.add(node)
+    return frozenset(found)
+
+
+def _uses_gpus(pod: JsonObject) -> bool:
+    try:
+        return pod_request(pod) is not None
+    except InvalidRequestError:
+        return True
+
+
+def _asked(pod: JsonObject) -> dict[str, int]:
+    try:
+        request = pod_request(pod)
+    except InvalidRequestError:
+        return {}
+    if request is None or request.gpu.authority is not Authority.NVIDIA:
+        return {}
+    profile = request.gpu.mig_profile if request.gpu.kind is RequestKind.MIG else WHOLE
+    return {profile or WHOLE: request.gpu.count}
+
+
+def _free(node: NodeFacts) -> Counter[str]:
+    """Not given to anybody and not broken."""
+    held = {device.device for given in node.allocations for device in given.devices}
+    held |= {device for holder in node.state.holders for device in holder.devices}
+    found: Counter[str] = Counter()
+    for gpu in node.state.gpus:
+        if gpu.health is not GpuHealth.HEALTHY:
+            continue
+        if not gpu.mig_enabled:
+            found[WHOLE] += not any(device.gpu_uuid == gpu.uuid for device in held)
+        for one in gpu.mig_instances:
+            taken = any(d.gpu_uuid == gpu.uuid and d.mig == one.placement for d in held)
+            found[one.placement.profile] += not (taken or one.fault)
+    return found
+
+
+def _could(node: NodeFacts, profile: str) -> bool:
+    """Whether the layout would change something of this node for the better."""
+    gpus = node.state.gpus
+    if profile == WHOLE:
+        return any(gpu.mig_enabled for gpu in gpus)
+    return bool(gpus) and _made(node, profile) > 0
+
+
+def _made(node: NodeFacts, profile: str) -> int:
+    """How many instances its GPUs would have; 0 if one of them can't be cut so."""
+    if profile == WHOLE:
+        return len(node.state.gpus)
+    counts = []
+    for gpu in node.state.gpus:
+        model = load_catalog().find_gpu(gpu.model)
+        known = () if model is None else model.mig_profiles
+        counts.append(next((one.max_count for one in known if one.name == profile), 0))
+    return sum(counts) if counts and all(counts) else 0

@@ -1,0 +1,197 @@
+"""Idle nodes of mode nvidia are steered by NVIDIA's own label, and never fought over."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from gpuloom.errors import ConflictError, UnavailableError
+from gpuloom.model.claims import HoldTarget
+from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
+from gpuloom.model.mig import MigInstance, MigPlacement
+from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
+from gpuloom.model.snapshot import NodeFacts, NodePlace
+from gpuloom.runtime.clock import FakeClock
+from services.mig_controller.core.steering import busy_nodes
+from services.mig_controller.metrics import MigMetrics
+from services.mig_controller.steering import Steering, SteeringOptions
+
+OPTIONS = SteeringOptions(enabled=True, delay_s=30.0, pause_s=600.0, timeout_s=900.0)
+
+
+@dataclass
+class World:
+    labels: dict[str, tuple[str, str]] = field(default_factory=dict)
+    held: dict[str, HoldTarget] = field(default_factory=dict)
+    in_use: bool = False
+    refuses: str = ""
+    away: bool = False
+
+    async def take(
+        self, name: str, target: HoldTarget, reason: str, ttl_s: int, *, allow_used: bool = False
+    ) -> None:
+        if self.in_use:
+            raise ConflictError("in use")
+        self.held[name] = target
+
+    async def renew(self, name: str, ttl_s: int) -> None:
+        assert name in self.held
+
+    async def release(self, name: str) -> None:
+        self.held.pop(name, None)
+
+    async def list_own(self) -> tuple[str, ...]:
+        return tuple(self.held)
+
+    async def read(self, node_name: str) -> tuple[str, str]:
+        if self.away:
+            raise UnavailableError("away")
+        return self.labels.get(node_name, ("", ""))
+
+    async def ask(self, node_name: str, node_uid: str, config: str) -> str:
+        assert self.held, "asked about a node that anybody could get meanwhile"
+        if not self.refuses:
+            self.labels[node_name] = (config, self.labels.get(node_name, ("", "success"))[1])
+        return self.refuses
+
+
+def a_node(name: str, *instances: MigPlacement, gpus: int = 1, cut: bool = False, **more: Any) -> NodeFacts:
+    cards = tuple(
+        Gpu(
+            uuid=f"GPU-{name}-{index}",
+            index=index,
+            model="A100-SXM4-40GB",
+            architecture="ampere",
+            memory_mib=40960,
+            health=GpuHealth.HEALTHY,
+            mig_enabled=cut or bool(instances),
+            mig_instances=tuple(MigInstance(place, 1, 4864, f"MIG-{place.start}") for place in instances),
+        )
+        for index in range(gpus)
+    )
+    state = NodeState(name, f"uid-{name}", NodeMode.NVIDIA, Delivery.NONE, cards)
+    return replace(NodeFacts(state), **more)
+
+
+def a_waiting_pod(name: str, resource: str, count: int = 1, node: str = "") -> dict[str, Any]:
+    limits = {"limits": {resource: str(count)}}
+    return {
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
+        "spec": {"containers": [{"name": "main", "resources": limits}]}
+        | ({"nodeName": node} if node else {}),
+        "status": {"phase": "Pending"},
+    }
+
+
+SMALL = a_waiting_pod("small", "nvidia.com/mig-1g.5gb")
+
+
+def a_steering(world: World, clock: FakeClock, options: SteeringOptions = OPTIONS) -> Steering:
+    return Steering(world, world, clock, MigMetrics(CollectorRegistry()), options)
+
+
+async def after_a_while(
+    steering: Steering, clock: FakeClock, pods: list[dict[str, Any]], nodes: list[NodeFacts]
+) -> None:
+    for _ in range(2):
+        await steering.step(pods, nodes)
+        await clock.advance(31.0)
+    await steering.step(pods, nodes)
+
+
+async def test_an_idle_node_is_held_and_gets_the_layout_that_waiting_pods_ask_for() -> None:
+    world, clock = World(), FakeClock()
+
+    await after_a_while(a_steering(world, clock), clock, [SMALL], [a_node("n1", gpus=8), a_node("n2")])
+
+    assert world.labels == {"n2": ("all-1g.5gb", "success")}
+    assert [target.node_name for target in world.held.values()] == ["n2"]
+
+
+async def test_nothing_is_written_where_it_is_not_switched_on() -> None:
+    world, clock = World(), FakeClock()
+
+    await after_a_while(a_steering(world, clock, SteeringOptions()), clock, [SMALL], [a_node("n1")])
+
+    assert (world.labels, world.held) == ({}, {})
+
+
+async def test_a_free_slice_is_left_to_the_device_plugin() -> None:
+    world, clock = World(), FakeClock()
+    cut = a_node("n1", MigPlacement(0, "1g.5gb"))
+
+    await after_a_while(a_steering(world, clock), clock, [SMALL], [cut, a_node("n2")])
+
+    assert world.labels == {}
+
+
+async def test_a_node_that_anybody_may_use_is_left_alone() -> None:
+    world, clock = World(), FakeClock()
+    holder = Holder(PodRef("a", "b", "c"), "main", (DeviceRef("GPU-held-0"),), HolderSource.KUBELET)
+    held, unknown = a_node("held"), a_node("unknown")
+    nodes = [
+        replace(held, state=replace(held.state, holders=(holder,))),
+        replace(unknown, state=replace(unknown.state, holders_unknown_reason="the kubelet does not answer")),
+        a_node("untrusted", untrusted_reasons=("silent",)),
+        a_node("cordoned", place=NodePlace(unschedulable=True)),
+        a_node("bound"),
+    ]
+    pods = [SMALL, a_waiting_pod("there", "nvidia.com/gpu", node="bound")]
+
+    await after_a_while(a_steering(world, clock), clock, pods, nodes)
+
+    assert (world.labels, world.held) == ({}, {})
+    assert busy_nodes(pods) == {"bound"}
+
+
+async def test_the_ledger_and_the_manager_have_the_last_word() -> None:
+    for world in (World(in_use=True), World(refuses="the MIG manager is at work on it: pending")):
+        clock = FakeClock()
+
+        await after_a_while(a_steering(world, clock), clock, [SMALL], [a_node("n1")])
+
+        assert (world.labels, world.held) == ({}, {})
+
+
+async def test_the_hold_ends_when_the_manager_says_how_it_went_and_the_node_rests() -> None:
+    world, clock = World(labels={"n1": ("all-disabled", "success")}), FakeClock()
+    steering = a_steering(world, clock)
+    await after_a_while(steering, clock, [SMALL], [a_node("n1")])
+    during = []
+    for state in ("success", "pending", "pending"):
+        world.labels["n1"] = ("all-1g.5gb", state)
+        await clock.advance(60.0)
+        await steering.step([SMALL], [a_node("n1")])
+        during.append(len(world.held))
+    world.labels["n1"] = ("all-1g.5gb", "success")
+
+    await steering.step([], [a_node("n1", MigPlacement(0, "1g.5gb"))])
+    world.labels["n1"] = ("all-disabled", "success")
+    await clock.advance(60.0)
+    await steering.step([SMALL], [a_node("n1")])
+
+    assert during == [1, 1, 1]
+    assert world.held == {}
+    assert world.labels["n1"] == ("all-disabled", "success"), "steered again at once"
+
+
+async def test_a_manager_that_never_answers_keeps_no_node_closed() -> None:
+    world, clock = World(), FakeClock()
+    steering = a_steering(world, clock)
+    await after_a_while(steering, clock, [SMALL], [a_node("n1")])
+    world.away = True
+
+    for _ in range(16):
+        await clock.advance(60.0)
+        await steering.step([SMALL], [a_node("n1")])
+
+    assert world.held == {}
+
+
+async def test_whole_gpus_are_asked_for_where_idle_nodes_are_cut() -> None:
+    world, clock = World(), FakeClock()
+    pods = [a_waiting_pod("whole", "nvidia.com/gpu")]
+
+    await after_a_while(a_steering(world, clock), clock, pods, [a_node("n1", MigPlacement(0, "1g.5gb"))])
+
+    assert world.labels["n1"][0] == "all-disabled"
