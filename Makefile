@@ -48,8 +48,14 @@ bench-extender: $(VENV)/.dev-ready ## the extender with 5,000 nodes and 40,000 p
 bench-optimizer: $(VENV)/.dev-ready ## the optimizer's class, need and hint against simple rivals, on workloads held back and by time
 	@$(BIN)/python -m tests.bench.optimizer $(ARGS)
 
+bench-webhook: $(VENV)/.dev-ready ## the webhook at 200 reviews/s beside one that does nothing, in one run
+	@$(BIN)/python -m tests.bench.webhook $(ARGS)
+
 bench-verbs: $(VENV)/.dev-ready ## filter and prioritize with 5,000 nodes in one process, without any network
 	@$(BIN)/python -m tests.bench.verbs $(ARGS)
+
+bench-gangs: $(VENV)/.dev-ready ## planning a gang of 256 and a preemption with 1,000 nodes, and filter meanwhile
+	@$(BIN)/python -m tests.bench.gangs $(ARGS)
 
 bench-cost: $(VENV)/.dev-ready ## the cost engine's store: ingest against bare COPY, a month from sums against raw windows; ARGS="--agents 1000" for memory
 	@$(BIN)/python -m tests.bench.cost $(ARGS)

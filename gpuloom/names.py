@@ -19,9 +19,19 @@ ANNOTATION_GPU_ARCHITECTURE = "gpuloom.dev/gpu-architecture"
 ANNOTATION_TOPOLOGY = "gpuloom.dev/topology"
 ANNOTATION_TOPOLOGY_REQUIRED = "gpuloom.dev/topology-required"
 ANNOTATION_STRATEGY = "gpuloom.dev/strategy"
-LABEL_GANG = "gpuloom.dev/gang"
 ANNOTATION_GANG_SIZE = "gpuloom.dev/gang-size"
 ANNOTATION_GANG_TOPOLOGY = "gpuloom.dev/gang-topology"
+"""On a member: the node label whose value all of them share; with `:preferred` behind it, if possible."""
+ANNOTATION_GANG_TIMEOUT = "gpuloom.dev/gang-timeout-seconds"
+ANNOTATION_NO_PREEMPT = "gpuloom.dev/no-preempt"
+"""On a pod, "true": it is never evicted for another pod."""
+ANNOTATION_CHECKPOINT_TIME = "gpuloom.dev/checkpoint-time"
+"""On a pod: when its work was last saved; what came after is lost if it is evicted."""
+ANNOTATION_CHECKPOINT_REQUESTED = "gpuloom.dev/checkpoint-requested"
+"""On a pod: it will be evicted, and may save its work now."""
+ANNOTATION_CHECKPOINT_GRACE = "gpuloom.dev/checkpoint-grace-seconds"
+ANNOTATION_RESERVATION = "gpuloom.dev/reservation"
+"""On a pod: the GPUReservation of its namespace that it insists on, or, once bound, that it uses."""
 LABEL_SHARING = "gpu-autoscaler.io/sharing"
 LABEL_SHARING_MODE = "gpu-autoscaler.io/sharing-mode"
 ANNOTATION_CAPACITY_EPOCH = "gpuloom.dev/capacity-epoch"
@@ -37,6 +47,8 @@ ANNOTATION_ENFORCEMENT = "gpuloom.dev/enforcement"
 """On a pod: mps (its share must be a limit of the driver) or none (accounting is enough)."""
 ANNOTATION_MPS_THREADS = "gpuloom.dev/mps-thread-percentage"
 ANNOTATION_MPS_MEMORY = "gpuloom.dev/mps-memory-mib"
+ANNOTATION_RECOMMENDATION = "gpuloom.dev/recommendation"
+"""On a pod that wastes its GPU: what it should ask for, as the controller was told by the optimizer."""
 ANNOTATION_SPOT_NOTICE = "gpuloom.dev/spot-notice"
 """On a node: the cloud whose notice discovery wrote; without it, a warning is somebody else's and stays."""
 ANNOTATION_SPOT_WARNING = "gpu-autoscaler.io/spot-interruption-warning"
@@ -63,9 +75,15 @@ POD_KEYS = frozenset(
         ANNOTATION_TOPOLOGY_REQUIRED,
         ANNOTATION_DELIVERED,
         ANNOTATION_STRATEGY,
-        LABEL_GANG,
         ANNOTATION_GANG_SIZE,
         ANNOTATION_GANG_TOPOLOGY,
+        ANNOTATION_GANG_TIMEOUT,
+        ANNOTATION_RECOMMENDATION,
+        ANNOTATION_NO_PREEMPT,
+        ANNOTATION_CHECKPOINT_TIME,
+        ANNOTATION_CHECKPOINT_REQUESTED,
+        ANNOTATION_CHECKPOINT_GRACE,
+        ANNOTATION_RESERVATION,
     }
 )
 """Every label and annotation of ours that means something on a pod."""

@@ -268,7 +268,7 @@ ROSTER = Roster(
             # Its cursors are in its database: two would read everything twice.
             kind=Kind.SINGLE,
             short="optimizer",
-            own_ports=(grpc_port(50051, "scheduler_extender", "console", "cli"),),
+            own_ports=(grpc_port(50051, "scheduler_extender", "controller", "webhook", "console", "cli"),),
             outside=frozenset({Outside.KUBERNETES_API, Outside.POSTGRESQL}),
             embedded={
                 "GPULOOM_DATABASE_URL": "sqlite:///{databases}/optimizer.db",
@@ -352,7 +352,9 @@ ROSTER = Roster(
             kind=Kind.LEADER,
             short="controller",
             own_ports=(grpc_port(50057, "console", "cli"),),
+            outside=frozenset({Outside.KUBERNETES_API, Outside.PROMETHEUS}),
             embedded={
+                "GPULOOM_CONTROLLER_WASTE_INTERVAL": "5s",
                 "GPULOOM_CONTROLLER_LEASE_NAMESPACE": "{namespace}",
                 "GPULOOM_CONTROLLER_DEFAULT_IMAGE": "example/model:1",
             },

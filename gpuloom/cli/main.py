@@ -22,6 +22,7 @@ from gpuloom.cli import (
     holds,
     mig,
     optimize,
+    plans,
     report,
     run,
     scheduler_config,
@@ -105,6 +106,7 @@ def build_app() -> typer.Typer:
     events.register(app)
     explain.register(app)
     holds.register(app)
+    plans.register(app)
     report.register(app)
     mig.register(app)
     optimize.register(app)

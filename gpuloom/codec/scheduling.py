@@ -44,6 +44,14 @@ def schedulable_node(raw: Json) -> SchedulableNode:
         raise InvalidRequestError(f"the node can't be read: {error}") from None
 
 
+def label_selector(raw: Json | None) -> LabelSelector | None:
+    """None, which selects nothing, stays None. Raise InvalidRequestError for one that can't be read."""
+    try:
+        return _selector({"labelSelector": raw}, {})
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InvalidRequestError(f"the selector can't be read: {error}") from None
+
+
 def effective_requests(spec: Json) -> dict[str, int]:
     """Containers and sidecars add up; an init container needs its own beside the sidecars before it."""
     running: dict[str, int] = {}

@@ -106,6 +106,22 @@ class EventRecorder:
         entry.once = True
         entry.is_dirty = entry.written_s is None
 
+    async def write_once(self, obj: JsonObject, kind: EventKind, reason: str, told: tuple[str, str]) -> bool:
+        """Write it now; False if it was written before and is still kept. Raise GpuloomError if it can't be.
+
+        `told` is what the event is about, by which it is known again, and its message, which may differ.
+        """
+        topic, message = told
+        about, now = _reference(obj), self._clock.now()
+        reason, message = _cut(reason, _MAX_REASON), _cut(message, _MAX_MESSAGE)
+        key = _digest(about["kind"], *key_of(obj), about["uid"], kind, reason, topic)
+        entry = _Entry(about, kind, reason, message, now, now, count=1, once=True)
+        try:
+            await self._client.create(EVENTS, self._event(key, entry))
+        except AlreadyExistsError:
+            return False
+        return True
+
     def record(self, obj: JsonObject, kind: EventKind, reason: str, message: str) -> _Entry:
         """About `obj`, which needs apiVersion, kind and metadata. The same again counts up the first one."""
         about = _reference(obj)

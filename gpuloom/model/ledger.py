@@ -61,16 +61,18 @@ class HostAccount:
 
 POD_OWNER = "Pod"
 GANG_OWNER = "Gang"
+RESERVATION_OWNER = "GPUReservation"
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Something that is taken out of placement: a device or a part of one, or the whole node if it is None.
 
-    `node_uid` empty: any node of that name; `node_name` empty, too: it may be any. `owner` is for whom: a Pod
-    or the pods of a Gang are let through, anybody else's hold lets no pod through. `taken_by` is the service
-    that took it, empty if somebody else wrote it. `expires` None: when it is deleted. `problem` is why it
-    can't be read in full, if so. `uid` and `version` are those of the object in Kubernetes.
+    `node_uid` empty: any node of that name; `node_name` empty, too: it may be any. `owner` is for whom: a
+    Pod, the pods of a Gang and those that a GPUReservation selects are let through, anybody else's hold lets
+    no pod through. `taken_by` is the service that took it, empty if somebody else wrote it. `expires` None:
+    when it is deleted. `problem` is why it can't be read in full, if so. `uid` and `version` are those of the
+    object in Kubernetes.
     """
 
     name: str
@@ -93,7 +95,7 @@ class Hold:
     def lets_through(self) -> str:
         """Whom it lets through, as a key to look it up by; empty: nobody."""
         owner = self.owner
-        if self.problem or owner.kind not in (POD_OWNER, GANG_OWNER):
+        if self.problem or owner.kind not in (POD_OWNER, GANG_OWNER, RESERVATION_OWNER):
             return ""
         if owner.kind == POD_OWNER and owner.uid:
             return f"uid {owner.uid}"
@@ -114,6 +116,12 @@ class Hold:
         owner = self.owner
         is_gang = not self.problem and owner.kind == GANG_OWNER
         return is_gang and bool(gang) and f"{owner.namespace}/{owner.name}" == gang
+
+    def is_for_reservation(self, names: tuple[str, ...]) -> bool:
+        """`names` are namespace/name of those that a pod may use."""
+        owner = self.owner
+        is_reserved = not self.problem and owner.kind == RESERVATION_OWNER
+        return is_reserved and f"{owner.namespace}/{owner.name}" in names
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,17 @@ def extender_scores(ranked: Sequence[Scored] | Sequence[Ranked]) -> dict[str, in
     return scores
 
 
+def falling_scores(ranked: Sequence[Scored]) -> dict[str, int]:
+    """The same by place alone, for an order that points did not make: never rising, and one 10."""
+    count = len(ranked)
+    scores = {
+        entry.name: (MAX_EXTENDER_SCORE - 1) * (count - place) // count for place, entry in enumerate(ranked)
+    }
+    if ranked:
+        scores[ranked[0].name] = MAX_EXTENDER_SCORE
+    return scores
+
+
 def _rank(entry: Scored | Ranked) -> tuple[float, str]:
     return -entry.total, entry.name
 

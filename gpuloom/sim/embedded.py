@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloom.roster import ROSTER, Roster
+from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock
+from gpuloom.sim.admission import register_webhook
 from gpuloom.sim.audit import AuditReport, LiveAudit, audit
 from gpuloom.sim.autoscaling import apply_policy
 from gpuloom.sim.cluster import plan_machines, with_mig_slices
@@ -42,6 +44,10 @@ class EmbeddedMesh:
         await self.supervisor.start(self.plan.stages)
         if self.autoscaling and self.plan.has_late_agents:
             await apply_policy(self.plan.api_url, len(self.plan.machines), self.clock)
+        if "webhook" in self.plan.ports.services:
+            authority = tls_files(self.plan.directory.certificates, "webhook").ca_file
+            address = self.plan.address("webhook", "https")
+            await register_webhook(self.plan.api_url, address, authority, self.clock)
 
     def audit(self) -> AuditReport:
         """What the simulated kubelets recorded, judged without asking the product."""

@@ -98,7 +98,7 @@ class OptimizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Waste(self, request, context):
-        """The pods that waste GPU time now, worst first. Callers: console, cli.
+        """The pods that waste GPU time now, worst first. Callers: controller, console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,7 +113,7 @@ class OptimizerServiceServicer:
 
     def Advise(self, request, context):
         """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-        memory. Callers: cli.
+        memory. Callers: webhook, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

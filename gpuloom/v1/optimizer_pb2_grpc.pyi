@@ -44,12 +44,12 @@ class OptimizerServiceStub:
     Hint: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.HintRequest, _optimizer_pb2.HintResponse]
     """Which nodes would suit a pod that waits. Answered from memory. Callers: scheduler_extender, cli."""
     Waste: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.WasteRequest, _optimizer_pb2.WasteResponse]
-    """The pods that waste GPU time now, worst first. Callers: console, cli."""
+    """The pods that waste GPU time now, worst first. Callers: controller, console, cli."""
     Recommend: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]
     """What to change in one pod's workload, as an exact patch or manifest. Callers: console, cli."""
     Advise: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]
     """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-    memory. Callers: cli.
+    memory. Callers: webhook, cli.
     """
     Profiles: _grpc.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]
     """What is known of kinds of workloads. Callers: cli."""
@@ -66,12 +66,12 @@ class OptimizerServiceAsyncStub(OptimizerServiceStub):
     Hint: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.HintRequest, _optimizer_pb2.HintResponse]  # type: ignore[assignment]
     """Which nodes would suit a pod that waits. Answered from memory. Callers: scheduler_extender, cli."""
     Waste: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.WasteRequest, _optimizer_pb2.WasteResponse]  # type: ignore[assignment]
-    """The pods that waste GPU time now, worst first. Callers: console, cli."""
+    """The pods that waste GPU time now, worst first. Callers: controller, console, cli."""
     Recommend: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.RecommendRequest, _optimizer_pb2.RecommendResponse]  # type: ignore[assignment]
     """What to change in one pod's workload, as an exact patch or manifest. Callers: console, cli."""
     Advise: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.AdviseRequest, _optimizer_pb2.AdviseResponse]  # type: ignore[assignment]
     """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-    memory. Callers: cli.
+    memory. Callers: webhook, cli.
     """
     Profiles: _aio.UnaryUnaryMultiCallable[_optimizer_pb2.ProfilesRequest, _optimizer_pb2.ProfilesResponse]  # type: ignore[assignment]
     """What is known of kinds of workloads. Callers: cli."""
@@ -109,7 +109,7 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _optimizer_pb2.WasteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_optimizer_pb2.WasteResponse, _abc.Awaitable[_optimizer_pb2.WasteResponse]]:
-        """The pods that waste GPU time now, worst first. Callers: console, cli."""
+        """The pods that waste GPU time now, worst first. Callers: controller, console, cli."""
 
     @_abc_1.abstractmethod
     def Recommend(
@@ -126,7 +126,7 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_optimizer_pb2.AdviseResponse, _abc.Awaitable[_optimizer_pb2.AdviseResponse]]:
         """What a pod that is about to be created should ask for instead, by how others of its kind did. Answered from
-        memory. Callers: cli.
+        memory. Callers: webhook, cli.
         """
 
     @_abc_1.abstractmethod

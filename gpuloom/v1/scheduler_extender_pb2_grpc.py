@@ -496,3 +496,211 @@ class HoldService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class PlanServiceStub:
+    """What is planned ahead: gangs and reservations. Only the leader answers.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListGangs = channel.unary_unary(
+                '/gpuloom.v1.PlanService/ListGangs',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListGangsRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListGangsResponse.FromString,
+                _registered_method=True)
+        self.ListReservations = channel.unary_unary(
+                '/gpuloom.v1.PlanService/ListReservations',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListReservationsRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListReservationsResponse.FromString,
+                _registered_method=True)
+        self.CreateReservation = channel.unary_unary(
+                '/gpuloom.v1.PlanService/CreateReservation',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.CreateReservationRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.CreateReservationResponse.FromString,
+                _registered_method=True)
+        self.DeleteReservation = channel.unary_unary(
+                '/gpuloom.v1.PlanService/DeleteReservation',
+                request_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.DeleteReservationRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.DeleteReservationResponse.FromString,
+                _registered_method=True)
+
+
+class PlanServiceServicer:
+    """What is planned ahead: gangs and reservations. Only the leader answers.
+    """
+
+    def ListGangs(self, request, context):
+        """All gangs, by name, as of the last turn of planning. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReservations(self, request, context):
+        """All GPUReservations, by namespace and name. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateReservation(self, request, context):
+        """Make a GPUReservation. ALREADY_EXISTS: there is one of that name. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteReservation(self, request, context):
+        """Delete a GPUReservation; what it keeps is released. NOT_FOUND: there is none. Callers: cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PlanServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListGangs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGangs,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListGangsRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListGangsResponse.SerializeToString,
+            ),
+            'ListReservations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReservations,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListReservationsRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.ListReservationsResponse.SerializeToString,
+            ),
+            'CreateReservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateReservation,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.CreateReservationRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.CreateReservationResponse.SerializeToString,
+            ),
+            'DeleteReservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteReservation,
+                    request_deserializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.DeleteReservationRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_scheduler__extender__pb2.DeleteReservationResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'gpuloom.v1.PlanService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('gpuloom.v1.PlanService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class PlanService:
+    """What is planned ahead: gangs and reservations. Only the leader answers.
+    """
+
+    @staticmethod
+    def ListGangs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.PlanService/ListGangs',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ListGangsRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ListGangsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReservations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.PlanService/ListReservations',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ListReservationsRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.ListReservationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateReservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.PlanService/CreateReservation',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.CreateReservationRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.CreateReservationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteReservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.PlanService/DeleteReservation',
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.DeleteReservationRequest.SerializeToString,
+            gpuloom_dot_v1_dot_scheduler__extender__pb2.DeleteReservationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

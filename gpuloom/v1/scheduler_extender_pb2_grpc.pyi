@@ -222,3 +222,70 @@ class HoldServiceServicer(metaclass=_abc_1.ABCMeta):
         """All holds, by name. Callers: mig_controller, cli."""
 
 def add_HoldServiceServicer_to_server(servicer: HoldServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class PlanServiceStub:
+    """What is planned ahead: gangs and reservations. Only the leader answers."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> PlanServiceAsyncStub: ...
+    ListGangs: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListGangsRequest, _scheduler_extender_pb2.ListGangsResponse]
+    """All gangs, by name, as of the last turn of planning. Callers: cli."""
+    ListReservations: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListReservationsRequest, _scheduler_extender_pb2.ListReservationsResponse]
+    """All GPUReservations, by namespace and name. Callers: cli."""
+    CreateReservation: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.CreateReservationRequest, _scheduler_extender_pb2.CreateReservationResponse]
+    """Make a GPUReservation. ALREADY_EXISTS: there is one of that name. Callers: cli."""
+    DeleteReservation: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.DeleteReservationRequest, _scheduler_extender_pb2.DeleteReservationResponse]
+    """Delete a GPUReservation; what it keeps is released. NOT_FOUND: there is none. Callers: cli."""
+
+@_typing.type_check_only
+class PlanServiceAsyncStub(PlanServiceStub):
+    """What is planned ahead: gangs and reservations. Only the leader answers."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ListGangs: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListGangsRequest, _scheduler_extender_pb2.ListGangsResponse]  # type: ignore[assignment]
+    """All gangs, by name, as of the last turn of planning. Callers: cli."""
+    ListReservations: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListReservationsRequest, _scheduler_extender_pb2.ListReservationsResponse]  # type: ignore[assignment]
+    """All GPUReservations, by namespace and name. Callers: cli."""
+    CreateReservation: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.CreateReservationRequest, _scheduler_extender_pb2.CreateReservationResponse]  # type: ignore[assignment]
+    """Make a GPUReservation. ALREADY_EXISTS: there is one of that name. Callers: cli."""
+    DeleteReservation: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.DeleteReservationRequest, _scheduler_extender_pb2.DeleteReservationResponse]  # type: ignore[assignment]
+    """Delete a GPUReservation; what it keeps is released. NOT_FOUND: there is none. Callers: cli."""
+
+class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
+    """What is planned ahead: gangs and reservations. Only the leader answers."""
+
+    @_abc_1.abstractmethod
+    def ListGangs(
+        self,
+        request: _scheduler_extender_pb2.ListGangsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.ListGangsResponse, _abc.Awaitable[_scheduler_extender_pb2.ListGangsResponse]]:
+        """All gangs, by name, as of the last turn of planning. Callers: cli."""
+
+    @_abc_1.abstractmethod
+    def ListReservations(
+        self,
+        request: _scheduler_extender_pb2.ListReservationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.ListReservationsResponse, _abc.Awaitable[_scheduler_extender_pb2.ListReservationsResponse]]:
+        """All GPUReservations, by namespace and name. Callers: cli."""
+
+    @_abc_1.abstractmethod
+    def CreateReservation(
+        self,
+        request: _scheduler_extender_pb2.CreateReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.CreateReservationResponse, _abc.Awaitable[_scheduler_extender_pb2.CreateReservationResponse]]:
+        """Make a GPUReservation. ALREADY_EXISTS: there is one of that name. Callers: cli."""
+
+    @_abc_1.abstractmethod
+    def DeleteReservation(
+        self,
+        request: _scheduler_extender_pb2.DeleteReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_extender_pb2.DeleteReservationResponse, _abc.Awaitable[_scheduler_extender_pb2.DeleteReservationResponse]]:
+        """Delete a GPUReservation; what it keeps is released. NOT_FOUND: there is none. Callers: cli."""
+
+def add_PlanServiceServicer_to_server(servicer: PlanServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -2,27 +2,36 @@
 
 import asyncio
 import os
-from importlib.metadata import entry_points
 
 from prometheus_client import CollectorRegistry
 
-from gpuloom.errors import InvalidRequestError
+from gpuloom.clients.prometheus import PrometheusClient
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.leadership import Leadership
 from gpuloom.kube.reconciler import Reconciler, ReconcilerOptions, controller_of
 from gpuloom.kube.resources import GPU_WORKLOADS, JOBS
+from gpuloom.placement.strategies import ENTRY_POINTS, WITHOUT_DEVICES
+from gpuloom.rpc.channel import RpcChannel
+from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.serving import Served, rpc_environment, serve
 from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.plug_ins import plug_ins
 from gpuloom.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
 from services.controller.adapters.images import ModelImages
 from services.controller.adapters.kubernetes import KubernetesCluster, KubernetesWorkloads
+from services.controller.adapters.waste import (
+    ConfigMapPursuits,
+    KubernetesWaste,
+    OptimizerWaste,
+    PrometheusCheck,
+)
 from services.controller.config import ControllerConfig, Placement
-from services.controller.core.strategies import ENTRY_POINTS, OWN, Strategy
 from services.controller.metrics import ControllerMetrics
 from services.controller.server import ALLOWED_CALLERS, SERVICE, ControllerServer
+from services.controller.waste_events import WasteEvents, WasteParts, WasteRules
 from services.controller.workloads import Workloads, WorkloadSettings
 
 __all__ = ["SERVICE", "build"]
@@ -43,6 +52,7 @@ async def build(app: App, config: ControllerConfig) -> None:
     api = KubernetesWorkloads(client, leadership)
     workloads = Workloads(api, cluster, recorder, _settings(config), app.clock, metrics)
     loop = workload_loop(cluster, workloads, app.clock, app.registry, config.workers)
+    waste = await _waste(app, config, (client, leadership, recorder, cluster), rpc, metrics)
     informers = (*cluster.informers, images.informer)
     for informer in informers:
         app.add_loop(f"informer {informer.resource.plural} {id(informer)}", informer.run)
@@ -55,13 +65,46 @@ async def build(app: App, config: ControllerConfig) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(loop.run())
             group.create_task(recorder.run())
+            if waste is not None:
+                group.create_task(waste.run())
 
     app.add_loop("leadership", lambda: leadership.run(work, lambda: unsynced() is None))
     app.add_readiness("synced", unsynced)
     app.add_liveness("workloads", lambda: loop.stuck_reason() if leadership.is_leader() else None)
+    if waste is not None:
+        app.add_liveness("waste", lambda: waste.stuck_reason() if leadership.is_leader() else None)
     servicer = ControllerServer(cluster.workloads.objects, unsynced)
     served = Served(servicer, add_ControllerServiceServicer_to_server, SERVICE, ALLOWED_CALLERS)
     await serve(app, config.grpc, rpc, served)
+
+
+async def _waste(
+    app: App,
+    config: ControllerConfig,
+    kubernetes: tuple[KubeClient, Leadership, EventRecorder, KubernetesCluster],
+    rpc: RpcEnvironment,
+    metrics: ControllerMetrics,
+) -> WasteEvents | None:
+    def problem() -> str | None:
+        return None
+
+    if config.prometheus.url is not None:
+        check = PrometheusCheck(await app.enter(PrometheusClient(config.prometheus)), app.clock)
+        app.add_loop("Prometheus", check.run)
+        app.add_readiness("Prometheus", check.problem)
+        problem = check.problem
+    if not config.waste:
+        return None
+    client, leadership, recorder, cluster = kubernetes
+    channel = await app.enter(RpcChannel(rpc, str(config.optimizer_address), "optimizer"))
+    parts = WasteParts(
+        OptimizerWaste(channel),
+        KubernetesWaste(client, leadership, recorder, cluster.gpu_pods),
+        ConfigMapPursuits(client, leadership, config.leadership.namespace()),
+        problem,
+    )
+    rules = WasteRules(config.waste_threshold, config.waste_interval_s, config.namespace)
+    return WasteEvents(parts, rules, app.clock, metrics)
 
 
 def workload_loop(
@@ -96,20 +139,9 @@ def workload_loop(
 
 def _settings(config: ControllerConfig) -> WorkloadSettings:
     return WorkloadSettings(
-        strategies={**_plug_ins(), **OWN},
+        strategies={**plug_ins(ENTRY_POINTS), **WITHOUT_DEVICES},
         priority_class_prefix=config.priority_class_prefix,
         scheduler_name=config.scheduler_name,
         pins_nodes=config.placement is Placement.AFFINITY,
         gives_shares=config.gives_shares(),
     )
-
-
-def _plug_ins() -> dict[str, Strategy]:
-    """Strategies that other packages bring. One that can't be loaded ends the start: it would be missed."""
-    found: dict[str, Strategy] = {}
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            found[point.name] = point.load()
-        except Exception as error:
-            raise InvalidRequestError(f"strategy plug-in {point.name} ({point.value}): {error}") from error
-    return found

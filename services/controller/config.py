@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuloom.clients.prometheus import PrometheusConfig
 from gpuloom.kube.leadership import LeadershipConfig, leadership_group
 from gpuloom.kube.settings import KubeConfig
-from gpuloom.rpc.serving import ServingConfig, grpc_group
+from gpuloom.rpc.serving import ServingConfig, grpc_group, peer_setting
 from gpuloom.runtime.config import group, setting
-from gpuloom.runtime.parsers import choice, integer, text
+from gpuloom.runtime.parsers import Address, boolean, choice, integer, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 
 
@@ -79,6 +80,26 @@ class ControllerConfig:
     workers: int = setting(
         "GPULOOM_CONTROLLER_WORKERS", default=8, parse=integer(1, 64), help="Workloads reconciled at once"
     )
+    waste: bool = setting(
+        "GPULOOM_CONTROLLER_WASTE",
+        default=True,
+        parse=boolean,
+        help="Tell of pods that waste their GPUs, by what the optimizer says",
+    )
+    waste_interval_s: float = setting(
+        "GPULOOM_CONTROLLER_WASTE_INTERVAL",
+        default=30.0,
+        parse=seconds,
+        help="How often the optimizer is asked about every GPU pod",
+    )
+    waste_threshold: int = setting(
+        "GPULOOM_CONTROLLER_WASTE_THRESHOLD",
+        default=50,
+        parse=integer(0, 100),
+        help="Pods with a score above it, 0 to 100, are told of",
+    )
+    optimizer_address: Address = peer_setting("optimizer")
+    prometheus: PrometheusConfig = group(PrometheusConfig)
     leadership: LeadershipConfig = leadership_group("controller")
     grpc: ServingConfig = grpc_group("controller")
     kube: KubeConfig = group(KubeConfig)

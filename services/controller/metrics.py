@@ -3,14 +3,28 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
+from math import nan
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gpuloom.errors import GpuloomError
+from gpuloom.model.money import usd
 
 _BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class RoundResult(StrEnum):
+    """How a round over wasteful pods ended."""
+
+    DONE = "done"
+    CUT_OFF = "cut-off"
+    """Time was up; the next round goes on."""
+    NOT_MEASURED = "not-measured"
+    """Prometheus or the optimizer can't say, so nothing was called waste."""
+    FAILED = "failed"
 
 
 class _CounterType(str):
@@ -66,6 +80,47 @@ class ControllerMetrics:
             buckets=_BUCKETS_S,
             registry=registry,
         )
+
+        self._add_waste(registry)
+
+    def _add_waste(self, registry: CollectorRegistry) -> None:
+        self.waste_rounds = Counter(
+            "gpuloom_controller_waste_rounds",
+            "Rounds over wasteful pods, by how they ended",
+            ["result"],
+            registry=registry,
+        )
+        self.waste_round_duration = Histogram(
+            "gpuloom_controller_waste_round_duration_seconds",
+            "Time of a round over wasteful pods",
+            buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0),
+            registry=registry,
+        )
+        self.wasteful_pods = Gauge(
+            "gpuloom_controller_wasteful_pods",
+            "Pods above the threshold of waste; NaN while that is not known",
+            registry=registry,
+        )
+        self.waste_events = Counter(
+            "gpuloom_controller_waste_events", "Pods that were told of for the first time", registry=registry
+        )
+        self.followed = Gauge(
+            "gpuloom_controller_followed_recommendations",
+            "Recommendations that running pods follow",
+            registry=registry,
+        )
+        self._saved = Gauge(
+            "gpuloom_controller_saved_usd_per_month",
+            "What pods that follow recommendations save, by the prices when it was recommended",
+            registry=registry,
+        )
+
+    def forget_waste(self) -> None:
+        """What is not known is not zero."""
+        self.wasteful_pods.set(nan)
+
+    def saved_nano_usd(self, amount: int) -> None:
+        self._saved.set(float(usd(amount)))
 
     @contextmanager
     def reconciling(self) -> Iterator[None]:

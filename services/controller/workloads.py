@@ -21,11 +21,12 @@ from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.objects import JsonObject, ObjectKey, uid_of
 from gpuloom.kube.reconciler import Step
 from gpuloom.model.workload import GpuWorkload, WorkloadPhase
+from gpuloom.placement.strategies import Strategy
 from gpuloom.runtime.clock import Clock
 from services.controller.core.lifecycle import PLACED, Decision, NewStatus, Observed, decide, refused
 from services.controller.core.manifests import JobOptions, is_owned, job_manifest, job_name
 from services.controller.core.progress import FailureReason
-from services.controller.core.strategies import Strategy, choose_node
+from services.controller.core.strategies import choose_node
 from services.controller.metrics import ControllerMetrics
 from services.controller.ports import Cluster, WorkloadApi
 
@@ -131,17 +132,15 @@ class Workloads:
         if strategy is None:
             known = ", ".join(sorted(settings.strategies))
             raise InvalidRequestError(f"there is no strategy {spec.strategy}; known are {known}")
-        nodes = self._cluster.nodes()
         node = None
         if settings.pins_nodes:
-            chosen = choose_node(strategy, nodes, spec.gpu_count, workload.meta.uid)
+            chosen = choose_node(strategy, self._cluster.nodes(), spec.gpu_count, workload.meta.uid)
             if chosen is None:
                 return f"no ready node has {spec.gpu_count} free GPUs for strategy {spec.strategy}"
             node = chosen.hostname
         shares = settings.gives_shares
         if shares is None:
-            giving = [one.gives_shares for one in nodes if one.ready and one.gpus]
-            shares = bool(giving) and all(giving)
+            shares = self._cluster.gives_shares()
         return JobOptions(
             image=self._cluster.image_of(spec.model_name),
             gives_shares=shares,

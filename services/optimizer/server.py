@@ -36,9 +36,9 @@ ALLOWED_CALLERS = {
     "Classify": _CLI,
     "Predict": _CLI,
     "Hint": frozenset({"scheduler_extender", "cli"}),
-    "Waste": _PEOPLE,
+    "Waste": frozenset({"controller", "console", "cli"}),
     "Recommend": _PEOPLE,
-    "Advise": _CLI,
+    "Advise": frozenset({"webhook", "cli"}),
     "Profiles": _CLI,
 }
 

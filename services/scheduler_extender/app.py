@@ -14,6 +14,7 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.leadership import Unopposed
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NODES
+from gpuloom.placement.strategies import ENTRY_POINTS, Order
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.serving import rpc_environment, serve
@@ -22,6 +23,7 @@ from gpuloom.runtime.app import App
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.runtime.garbage import keep_out_of_the_way
+from gpuloom.runtime.plug_ins import plug_ins
 from services.scheduler_extender.adapters.admission_policies import PolicyWatch
 from services.scheduler_extender.adapters.budgets import prefetch_verdicts, watch_waiting
 from services.scheduler_extender.adapters.demand import DemandStore
@@ -38,8 +40,12 @@ from services.scheduler_extender.adapters.lease import NotedLease
 from services.scheduler_extender.adapters.name_warnings import NameWarnings
 from services.scheduler_extender.adapters.pod_informer import PodInformer
 from services.scheduler_extender.adapters.quarantine import ReleaseWatch, WatchedBinder
+from services.scheduler_extender.adapters.reservations import ReservationFeed
 from services.scheduler_extender.adapters.sources import Sources
+from services.scheduler_extender.adapters.strategies import Strategies
 from services.scheduler_extender.config import ExtenderConfig, HintConfig
+from services.scheduler_extender.core.gangs.entitlements import ReservationBook
+from services.scheduler_extender.core.gangs.guard import Board, Guard
 from services.scheduler_extender.core.inquiries.evaluation import Judge
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames
@@ -54,6 +60,7 @@ from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.inquiries.inquiries import Inquiries, Records
 from services.scheduler_extender.leadership.leadership import LeadershipParts, LeadershipState
 from services.scheduler_extender.metrics import ExtenderMetrics
+from services.scheduler_extender.planning.assembly import PlanningGrounds, PlanningMeans, plan_server
 from services.scheduler_extender.ports import LeaderLabel
 from services.scheduler_extender.server import HoldServer, SchedulerExtenderServer, served
 from services.scheduler_extender.state.cluster import ClusterState
@@ -83,13 +90,15 @@ async def build(app: App, config: ExtenderConfig) -> None:
     feed = PodInformer(client, app.clock, prompt=contested)
     holds = HoldFeed(client, app.clock, prompt=contested)
     nodes = Informer(client, NODES, app.clock, InformerOptions(transform=trim_node))
-    sources = Sources(nodes, feed, holds, ClusterMirror(discovery, app.clock))
+    reserved, reservations = _reservations(client, app.clock)
+    sources = Sources(nodes, feed, holds, ClusterMirror(discovery, app.clock), reserved)
     state = _state(config, sources, app.clock)
     parts = _parts(config, client, sources, app.clock)
     leadership = LeadershipState(sources, parts, app.clock, metrics)
     evaluator = Evaluator(config.weights.weights())
     hint_of = await _hints(app, config.hint, rpc, feed)
     state.views.keep(evaluator.fleet)
+    guard = Guard(state.views, state.ledger.holds, Board(), reservations.entitlement_of)
     context = BindContext(
         state.ledger,
         state.views,
@@ -97,6 +106,7 @@ async def build(app: App, config: ExtenderConfig) -> None:
         app.clock,
         lambda: evaluator.fleet.prices,
         Comparison(evaluator.of, evaluator.fleet.view, hint_of),
+        guard,
     )
     quarantine, marker = Quarantine(chance=random.random), KubernetesMarker(client)
     pods = KubernetesPods(feed.informer, client)
@@ -106,22 +116,19 @@ async def build(app: App, config: ExtenderConfig) -> None:
     bindings = Bindings(context, pods, binder, config.bind_timeout_s, leadership)
     waker = Waker(state, marker, app.clock, metrics, leadership.is_leader)
     releases = ReleaseWatch(quarantine, marker, app.clock, sources.nodes, leadership.is_leader)
+    _wake(app, waker, releases)
     _follow(app, sources, state)
     await _learn(
         app, state, evaluator, DemandStore(client, config.leadership.namespace(), app.clock), leadership
     )
     app.add_loop("leadership", leadership.run)
     app.add_loop("open binds", lambda: _settle(bindings, app.clock))
-    app.add_loop("waker", lambda: waker.run(WAKE_INTERVAL_S))
-    app.add_loop("quarantine", lambda: releases.run(WAKE_INTERVAL_S))
-    policies = PolicyWatch(client, config.admission_policies, config.leadership.own_pod(), app.clock, metrics)
-    if config.admission_policies:
-        app.add_loop("admission policies", lambda: policies.run(leadership.is_leader))
+    policies = _policies(app, config, client, leadership, metrics)
     app.add_readiness("ledger", lambda: leadership.unhealthy_reason() or None)
-    _warn_of_names(app, client, feed, leadership)
+    recorder = _warn_of_names(app, client, feed, leadership)
     metrics.watch(state)
     metrics.quarantined.set_function(lambda: quarantine.held_count(app.clock.monotonic()))
-    preferences = Preferences(config.shortlist, evaluator, config.first_shortlist, hint_of)
+    preferences = Preferences(config.shortlist, evaluator, config.first_shortlist, hint_of, _order_of(nodes))
     schedulers = SchedulerNames(config.scheduler_names)
     budgets = await _budgets(app, config, rpc, lambda: _waiting(state, feed))
     verbs = Verbs(context, bindings, preferences, quarantine, schedulers, budgets)
@@ -136,16 +143,55 @@ async def build(app: App, config: ExtenderConfig) -> None:
         schedulers,
         policies.note,
         budgets,
+        guard,
         config.enforcement,
     )
-    inquiries = Inquiries(records, Judge(evaluator, context.prices), leadership.unready_reason, app.clock)
+    inquiries = Inquiries(
+        records, Judge(evaluator, context.prices, preferences.order_of), leadership.unready_reason, app.clock
+    )
     ledger_feed = LedgerFeed(state.views, leadership.unready_reason, app.clock)
     servicer = SchedulerExtenderServer(state.ledger, ledger_feed, context.decisions, inquiries)
     holding = _holding(app, client, state, leadership)
-    await serve(app, config.grpc, rpc, *served(servicer, HoldServer(holding)))
+    plans = plan_server(
+        app,
+        config.planning,
+        PlanningGrounds(sources, state, evaluator, guard, reservations),
+        PlanningMeans(client, holding, leadership, recorder, metrics),
+    )
+    await serve(app, config.grpc, rpc, *served(servicer, HoldServer(holding), plans))
     if contested:
         # Drained first, being last: whoever takes over should not wait for readers to hang up.
         app.on_drain("leadership", leadership.step_down)
+
+
+def _order_of(nodes: Informer) -> Callable[[JsonObject], Order | None]:
+    strategies = Strategies(plug_ins(ENTRY_POINTS))
+    nodes.on_change(strategies.observe_node)
+    return strategies.of
+
+
+def _reservations(client: KubeClient, clock: Clock) -> tuple[ReservationFeed, ReservationBook]:
+    feed, book = ReservationFeed(client, clock, prompt=True), ReservationBook()
+    feed.informer.on_change(book.observe)
+    return feed, book
+
+
+def _wake(app: App, waker: Waker, releases: ReleaseWatch) -> None:
+    app.add_loop("waker", lambda: waker.run(WAKE_INTERVAL_S))
+    app.add_loop("quarantine", lambda: releases.run(WAKE_INTERVAL_S))
+
+
+def _policies(
+    app: App,
+    config: ExtenderConfig,
+    client: KubeClient,
+    leadership: LeadershipState,
+    metrics: ExtenderMetrics,
+) -> PolicyWatch:
+    policies = PolicyWatch(client, config.admission_policies, config.leadership.own_pod(), app.clock, metrics)
+    if config.admission_policies:
+        app.add_loop("admission policies", lambda: policies.run(leadership.is_leader))
+    return policies
 
 
 async def _hints(
@@ -173,6 +219,7 @@ def _follow(app: App, sources: Sources, state: ClusterState) -> None:
     app.add_loop("nodes", sources.nodes.run)
     app.add_loop("pods", sources.follow_pods)
     app.add_loop("holds", sources.holds.run)
+    app.add_loop("reservations", sources.reservations.run)
     refresher = ViewRefresher(state.views)
     app.add_loop("views", refresher.run)
     app.add_loop("garbage", lambda: keep_out_of_the_way(lambda: not sources.missing(), app.clock))
@@ -213,13 +260,16 @@ def _holding(app: App, client: KubeClient, state: ClusterState, leadership: Lead
     return holding
 
 
-def _warn_of_names(app: App, client: KubeClient, feed: PodInformer, leadership: LeadershipState) -> None:
+def _warn_of_names(
+    app: App, client: KubeClient, feed: PodInformer, leadership: LeadershipState
+) -> EventRecorder:
     recorder = EventRecorder(
         client, "gpuloom-scheduler-extender", socket.gethostname(), app.clock, registry=app.registry
     )
     warnings = NameWarnings(recorder, app.clock, leadership.is_leader)
     feed.informer.on_change(warnings.observe)
     app.add_loop("name warnings", lambda: warnings.run(WAKE_INTERVAL_S))
+    return recorder
 
 
 def _parts(settings: ExtenderConfig, client: KubeClient, sources: Sources, clock: Clock) -> LeadershipParts:

@@ -74,6 +74,23 @@ class HintConfig:
 
 
 @dataclass(frozen=True)
+class PlanningConfig:
+    preemption: str = setting(
+        "GPULOOM_EXTENDER_PREEMPTION",
+        default="on",
+        parse=choice("on", "dry-run", "off"),
+        help="Whether pods of lower priority are evicted for one that only a GPU is missing for; dry-run: "
+        "explain and an Event show who would be",
+    )
+    min_run_s: float = setting(
+        "GPULOOM_EXTENDER_PREEMPTION_MIN_RUN",
+        default=20.0,
+        parse=seconds,
+        help="How long a pod runs at least before it is evicted for another",
+    )
+
+
+@dataclass(frozen=True)
 class ExtenderConfig:
     discovery_address: Address = peer_setting("discovery")
     cost_address: Address | None = setting(
@@ -161,6 +178,7 @@ class ExtenderConfig:
         "looks them up and says if one is missing; the word none stands for no policy",
     )
     weights: WeightsConfig = group(WeightsConfig)
+    planning: PlanningConfig = group(PlanningConfig)
     leadership: LeadershipConfig = leadership_group("scheduler_extender")
     failpoints: FailpointsConfig = failpoints_group(BIND_BEFORE_POST)
     grpc: ServingConfig = grpc_group("scheduler_extender")

@@ -1,10 +1,13 @@
 """What the extender tells Prometheus about itself."""
 
+from collections import Counter as Counted
+from collections.abc import Iterable
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gpuloom.model.ledger import EntryState
+from services.scheduler_extender.core.gangs.phases import Phase
 from services.scheduler_extender.state.cluster import ClusterState
 
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -63,6 +66,21 @@ class ExtenderMetrics:
             "Pods and controllers that are not tried for a while because their binds keep failing",
         )
 
+        self.planning_duration = Histogram(
+            "gpuloom_scheduler_extender_planning_duration_seconds",
+            "Time of a turn of planning: gangs, reservations or preemptions",
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self.evictions = Counter(
+            "gpuloom_scheduler_extender_evictions_total",
+            "Pods that were asked to leave for others, or with their gang",
+            registry=registry,
+        )
+        self._gangs = Gauge(
+            "gpuloom_scheduler_extender_gangs", "Gangs by how far they are", ["phase"], registry=registry
+        )
+
         self._policies = Gauge(
             "gpuloom_scheduler_extender_admission_policy_installed",
             "1 while this admission policy is in force, 0 if it is not; absent while that is not known",
@@ -74,6 +92,11 @@ class ExtenderMetrics:
         self._policies.labels(policy).set(bool(installed))
         if installed is None:
             self._policies.remove(policy)
+
+    def show_gangs(self, phases: Iterable[Phase]) -> None:
+        counts = Counted(phases)
+        for phase in Phase:
+            self._gangs.labels(phase).set(counts[phase])
 
     def watch(self, state: ClusterState) -> None:
         """Read the gauges from the state at every scrape."""

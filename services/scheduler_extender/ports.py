@@ -37,6 +37,27 @@ class Marker(Protocol):
         """Write a new capacity epoch on the node, which wakes pods that wait in kube-scheduler."""
 
 
+class Evictions(Protocol):
+    """How pods are asked to leave. Every call may raise a GpuloomError."""
+
+    async def evict(self, pod: PodRef) -> str:
+        """Empty if this very pod is leaving or gone; else why it may not leave now (a disruption budget)."""
+
+    async def request_checkpoint(self, pod: PodRef, at: datetime) -> None:
+        """Tell the pod that it will be evicted."""
+
+
+class Announcer(Protocol):
+    """Events about pods; never fails."""
+
+    def tell(self, pod: JsonObject, reason: str, message: str, *, warning: bool = False) -> None: ...
+
+
+class GangSizes(Protocol):
+    async def size_of(self, pod: JsonObject) -> int | None:
+        """How many pods its owner makes; None if nobody says."""
+
+
 class HoldStore(Protocol):
     """GPUHolds in Kubernetes. Every call may raise a GpuloomError, after which it may have acted."""
 

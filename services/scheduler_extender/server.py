@@ -22,6 +22,7 @@ from gpuloom.v1.scheduler_extender_pb2_grpc import (
     HoldServiceServicer,
     SchedulerExtenderServiceServicer,
     add_HoldServiceServicer_to_server,
+    add_PlanServiceServicer_to_server,
     add_SchedulerExtenderServiceServicer_to_server,
 )
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion
@@ -29,6 +30,7 @@ from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.inquiries.inquiries import Inquiries
+from services.scheduler_extender.planning.server import PlanServer
 from services.scheduler_extender.state.ledger_feed import LedgerFeed
 
 ALLOWED_CALLERS = {
@@ -41,9 +43,14 @@ ALLOWED_CALLERS = {
     "RenewHold": frozenset({"mig_controller", "cli"}),
     "ReleaseHold": frozenset({"mig_controller", "cli"}),
     "ListHolds": frozenset({"mig_controller", "cli"}),
+    "ListGangs": frozenset({"cli"}),
+    "ListReservations": frozenset({"cli"}),
+    "CreateReservation": frozenset({"cli"}),
+    "DeleteReservation": frozenset({"cli"}),
 }
 SERVICE = pb.DESCRIPTOR.services_by_name["SchedulerExtenderService"]
 HOLD_SERVICE = pb.DESCRIPTOR.services_by_name["HoldService"]
+PLAN_SERVICE = pb.DESCRIPTOR.services_by_name["PlanService"]
 
 HEARTBEAT_S = 5.0
 DEFAULT_PAGE = 500
@@ -151,9 +158,12 @@ def _owner(request: pb.TakeHoldRequest, caller: str) -> HoldOwner:
     return HoldOwner("Service", caller or "unknown")
 
 
-def served(servicer: SchedulerExtenderServer, holds: HoldServer) -> tuple[Served[Any], Served[Any]]:
-    """Both services, each with the callers of its own RPCs."""
+def served(
+    servicer: SchedulerExtenderServer, holds: HoldServer, plans: PlanServer
+) -> tuple[Served[Any], ...]:
+    """All services, each with the callers of its own RPCs."""
     return (
+        Served(plans, add_PlanServiceServicer_to_server, PLAN_SERVICE, callers_of(PLAN_SERVICE)),
         Served(servicer, add_SchedulerExtenderServiceServicer_to_server, SERVICE, callers_of(SERVICE)),
         Served(holds, add_HoldServiceServicer_to_server, HOLD_SERVICE, callers_of(HOLD_SERVICE)),
     )

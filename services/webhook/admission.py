@@ -6,16 +6,17 @@ is; only the guard of allocations, where it is in use, refuses when in doubt.
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuloom.errors import GpuloomError, InvalidRequestError
+from services.webhook.core.defaults import defaulted
 from services.webhook.core.guard import refusal
-from services.webhook.core.pods import PodPolicy, is_gpu_pod, mutated_pod
+from services.webhook.core.pods import PodPolicy, is_gpu_pod, mutated_pod, wants_advice
 from services.webhook.core.reviews import ADMITTED, Answer, Review, json_patch
 from services.webhook.core.validation import problem_of, wrong_request
 from services.webhook.ports import Advisor, Cluster
 
-MUTATE, VALIDATE, GUARD = "/mutate-pods", "/validate", "/guard-pods"
+MUTATE, VALIDATE, DEFAULT, GUARD = "/mutate-pods", "/validate", "/default", "/guard-pods"
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Admission:
         self.handlers: dict[str, Handler] = {
             MUTATE: self.mutate,
             VALIDATE: self.validate,
+            DEFAULT: self.default,
             GUARD: self.guard,
         }
 
@@ -50,13 +52,16 @@ class Admission:
         if review.kind != "Pod" or review.subresource or not is_gpu_pod(pod):
             return ADMITTED
         try:
-            advice = await self._advisor.advice(pod, namespace, timeout_s=self._settings.deadline_s)
-            around = self._cluster.surroundings(pod, namespace, advice)
-            changed, told = mutated_pod(pod, namespace, self._settings.policy, around)
+            policy = self._settings.policy
+            around = self._cluster.surroundings(pod, namespace)
+            if wants_advice(pod, namespace, policy, around):
+                advice = await self._advisor.advice(pod, namespace, timeout_s=self._settings.deadline_s)
+                around = replace(around, advice=advice)
+            changed, told = mutated_pod(pod, namespace, policy, around)
         except (GpuloomError, ValueError, TypeError, KeyError, AttributeError) as error:
             # Whatever a hostile pod holds: it is the API server's to refuse, and never ours to stop.
             _log.warning("pod admitted as it is", extra={"namespace": namespace, "reason": repr(error)[:200]})
-            return ADMITTED
+            return Answer(failed=True)
         return Answer(json_patch(pod, changed), tuple(told))
 
     async def validate(self, review: Review) -> Answer:
@@ -67,8 +72,17 @@ class Admission:
             if wrong is None:
                 return ADMITTED
             return Answer(denied=wrong) if self._settings.rejects else Answer(warnings=(wrong,))
+        if review.object.get("spec") == review.old.get("spec"):
+            # What is stored already must stay writable: its labels, its finalizers.
+            return ADMITTED
         problem = problem_of(review.kind, review.object, self._settings.strategies)
         return ADMITTED if problem is None else Answer(denied=problem)
+
+    async def default(self, review: Review) -> Answer:
+        if review.operation == "DELETE":
+            return ADMITTED
+        completed = defaulted(review.kind, review.object, self._settings.strategies)
+        return Answer(json_patch(review.object, completed))
 
     async def guard(self, review: Review) -> Answer:
         if review.operation == "DELETE":

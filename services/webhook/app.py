@@ -10,10 +10,10 @@ from gpuloom.rpc.serving import rpc_environment
 from gpuloom.rpc.tls import server_ssl_context
 from gpuloom.runtime.app import App
 from services.webhook.adapters.kubernetes import CaBundle, KubernetesCluster
+from services.webhook.adapters.optimizer import OptimizerAdvisor
 from services.webhook.admission import Admission, AdmissionSettings
 from services.webhook.config import WebhookConfig
 from services.webhook.metrics import WebhookMetrics
-from services.webhook.ports import NoAdvisor
 from services.webhook.server import AdmissionPort
 
 
@@ -38,7 +38,8 @@ async def build(app: App, config: WebhookConfig) -> None:
         writers=frozenset(config.writers),
         strategies=frozenset(config.strategies),
     )
-    admission = Admission(cluster, NoAdvisor(), settings)
+    optimizer = await app.enter(RpcChannel(rpc, str(config.optimizer_address), "optimizer"))
+    admission = Admission(cluster, OptimizerAdvisor(optimizer, metrics), settings)
     tls = (
         None if rpc.certificates is None else server_ssl_context(rpc.certificates, config.client_certificate)
     )

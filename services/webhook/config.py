@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuloom.kube.settings import KubeConfig
+from gpuloom.placement.strategies import WITHOUT_DEVICES
 from gpuloom.roster import ROSTER
 from gpuloom.rpc.serving import peer_setting
 from gpuloom.rpc.settings import TlsConfig
 from gpuloom.runtime.config import group, setting
-from gpuloom.runtime.parsers import Address, boolean, comma_list, port, seconds, text
+from gpuloom.runtime.parsers import Address, boolean, comma_list, integer, port, seconds, text
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.webhook.core.pods import SYSTEM_NAMESPACES, PodPolicy
 
@@ -19,6 +20,7 @@ API_SERVER_TIMEOUT_S = 10.0
 @dataclass(frozen=True)
 class WebhookConfig:
     discovery_address: Address = peer_setting("discovery")
+    optimizer_address: Address = peer_setting("optimizer")
     https_host: str = setting(
         "GPULOOM_WEBHOOK_HOST",
         default="0.0.0.0",  # noqa: S104 - the API server comes from outside the pod
@@ -69,6 +71,12 @@ class WebhookConfig:
         parse=text,
         help="schedulerName of GPU pods that name none, where ours is a second scheduler",
     )
+    gang_timeout_s: int | None = setting(
+        "GPULOOM_WEBHOOK_GANG_TIMEOUT",
+        default=None,
+        parse=integer(1, 86_400),
+        help="Seconds that members of a gang get as gpuloom.dev/gang-timeout-seconds, where they name none",
+    )
     rejects: bool = setting(
         "GPULOOM_WEBHOOK_REJECT",
         default=False,
@@ -83,7 +91,7 @@ class WebhookConfig:
     )
     strategies: tuple[str, ...] = setting(
         "GPULOOM_WEBHOOK_STRATEGIES",
-        default=("leastLoaded", "random", "costOptimized"),
+        default=tuple(WITHOUT_DEVICES),
         parse=comma_list(text),
         help="Strategies that a GPUWorkload may name: the controller's own and its plug-ins",
     )
@@ -101,4 +109,6 @@ class WebhookConfig:
 
     def pod_policy(self) -> PodPolicy:
         exempt = SYSTEM_NAMESPACES | set(self.exempt_namespaces)
-        return PodPolicy(self.share_by_default, exempt, self.scheduler_name)
+        return PodPolicy(
+            self.share_by_default, exempt, self.scheduler_name, gang_timeout_s=self.gang_timeout_s
+        )

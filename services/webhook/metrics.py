@@ -20,6 +20,12 @@ class WebhookMetrics:
             buckets=_BUCKETS_S,
             registry=registry,
         )
+        self.advice = Counter(
+            "gpuloom_webhook_advice",
+            "Pods for which the optimizer was asked, by what came of it: advised, none, failed",
+            ["result"],
+            registry=registry,
+        )
         self.ca_bundles = Counter(
             "gpuloom_webhook_ca_bundle_writes",
             "CA bundles written to webhook configurations, by outcome",

@@ -12,12 +12,12 @@ class Advisor(Protocol):
 
 
 class Cluster(Protocol):
-    def surroundings(self, pod: Mapping[str, Any], namespace: str, advice: Advice | None) -> Surroundings:
+    def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
         """As last observed; empty where nothing is known yet."""
 
 
 class NoAdvisor:
-    """Where no optimizer is configured."""
+    """Where nobody is asked."""
 
     async def advice(self, pod: Mapping[str, Any], namespace: str, *, timeout_s: float) -> Advice | None:
         return None

@@ -83,6 +83,8 @@ class AdmissionPort:
 def _result(answer: Answer) -> str:
     if answer.denied is not None:
         return "denied"
+    if answer.failed:
+        return "failed"
     if answer.patch:
         return "changed"
     return "warned" if answer.warnings else "unchanged"

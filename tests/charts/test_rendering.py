@@ -259,3 +259,37 @@ def test_the_manifests_are_what_the_charts_render(helm: Helm) -> None:
     )
 
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def settings_of(documents: list[Document], deployment: str) -> dict[str, str]:
+    return {one["name"]: one.get("value", "") for one in container(documents, deployment)["env"]}
+
+
+def test_gpu_pods_are_given_to_our_scheduler_only_where_it_is_a_second_one(helm: Helm) -> None:
+    second = helm.render("gpuloom")
+    alone = helm.render(
+        "gpuloom", "--set", "scheduler.enabled=false", "--set", "global.scheduler.second=false"
+    )
+
+    for service in ("controller", "webhook"):
+        setting = f"GPULOOM_{service.upper()}_SCHEDULER_NAME"
+        assert settings_of(second, f"gpuloom-{service}")[setting] == "gpuloom-scheduler"
+        assert setting not in settings_of(alone, f"gpuloom-{service}")
+    with pytest.raises(HelmError, match=r"global\.scheduler\.second"):
+        helm.render("gpuloom", "--set", "scheduler.enabled=false")
+
+
+def test_a_controller_of_one_namespace_has_rights_there_alone(helm: Helm) -> None:
+    documents = helm.render("gpuloom", "--set", "controller.settings.GPULOOM_CONTROLLER_NAMESPACE=team-a")
+
+    bound = [
+        one
+        for one in documents
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        and any(subject["name"] == "gpuloom-controller" for subject in one["subjects"])
+    ]
+    role = next(
+        one for one in documents if one["kind"] == "Role" and one["metadata"]["namespace"] == "team-a"
+    )
+    assert {one["kind"] for one in bound} == {"RoleBinding"}
+    assert "nodes" not in {resource for rule in role["rules"] for resource in rule["resources"]}

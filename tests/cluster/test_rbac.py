@@ -51,6 +51,10 @@ REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "Se
 Right = tuple[str, str]
 """Verb and resource: `group:plural/subresource`, without the parts that it does not have."""
 
+GANG_OWNERS = (
+    *("batch:jobs", "jobset.x-k8s.io:jobsets", "kubeflow.org:pytorchjobs", "kubeflow.org:mpijobs"),
+    *("ray.io:rayclusters", "ray.io:rayjobs", "leaderworkerset.x-k8s.io:leaderworkersets"),
+)
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 RESOURCES = (
     *("nodes", "nodes/status", "nodes/proxy"),
@@ -59,6 +63,8 @@ RESOURCES = (
     *("coordination.k8s.io:leases", "policy:poddisruptionbudgets", "apps:deployments"),
     *("rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings"),
     *("gpuloom.dev:gpuholds", "gpuloom.dev:gpuholds/status", "gpuloom.dev:gpunodeclaims"),
+    *("gpuloom.dev:gpureservations", "gpuloom.dev:gpureservations/status"),
+    *GANG_OWNERS,
     "node.k8s.io:runtimeclasses",
     "admissionregistration.k8s.io:validatingadmissionpolicies",
     "admissionregistration.k8s.io:validatingadmissionpolicybindings",
@@ -74,7 +80,12 @@ EXPECTED: dict[str, set[Right]] = {
         *((verb, "pods") for verb in ("get", "list", "watch", "patch")),
         *((verb, "nodes") for verb in ("list", "watch", "patch")),
         ("create", "pods/binding"),
-        ("create", "events"),
+        ("create", "pods/eviction"),
+        ("list", "policy:poddisruptionbudgets"),
+        *((verb, "events") for verb in ("create", "patch")),
+        *((verb, "gpuloom.dev:gpureservations") for verb in ("list", "watch", "create", "delete")),
+        ("patch", "gpuloom.dev:gpureservations/status"),
+        *(("get", owner) for owner in GANG_OWNERS),
         *((verb, "gpuloom.dev:gpuholds") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     },
 }

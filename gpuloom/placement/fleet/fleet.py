@@ -12,7 +12,9 @@ from functools import cache
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import Authority, PodRequest
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import MODE_OF_AUTHORITY
@@ -140,6 +142,11 @@ class Fleet:
             name_order=NameOrder(self._everybody().order, rows[fitting]),
             points=with_advice(scored, fitting_names, (question.hint, question.price)),
         )
+
+    def free_gpus(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Of these nodes, as they are shown; a card that is partly in use counts for what is left of it."""
+        free = self._columns.cells(self._columns.rows(names)).of_node("gpu_milli")
+        return free.astype(np.float64) / MILLI_PER_GPU
 
     def best(self, question: Question, count: int, among: Container[str], tries: int) -> list[Ranked]:
         """The best nodes among these, best first; equals by name. As `evaluate` finds them, but much faster.

@@ -5,7 +5,7 @@ Read-only. A refusal's text is made when somebody asks for it.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.points import Points
 from gpuloom.placement.reasons import DETAILED, Reason, Refusal, refusal
-from gpuloom.placement.score import Scored, extender_scores
+from gpuloom.placement.score import Scored, extender_scores, falling_scores
 
 DEFAULT_SHORTLIST = 8
 # Where others have wishes too, a tenth of a GPU is no reason to overrule them.
@@ -47,6 +47,8 @@ class Survey:
     fitting: Numbers
     name_order: NameOrder
     points: Points
+    wanted: NDArray[np.float64] | None = None
+    """By a strategy: how much each fitting node is wanted. It goes before points."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -58,7 +60,15 @@ class Survey:
 
     def shortlist(self, count: int = DEFAULT_SHORTLIST) -> list[Scored]:
         """The best nodes, best first; equals by name."""
-        return self._scored(best_entries(self.points.total, self.name_order, count))
+        if self.wanted is None:
+            return self._scored(best_entries(self.points.total, self.name_order, count))
+        everybody = np.arange(len(self.fitting))
+        order = np.lexsort((self.name_order.at(everybody), -self.points.total, -self.wanted))
+        return self._scored(order[:count])
+
+    def ordered_by(self, wanted: NDArray[np.float64]) -> "Survey":
+        """The same where a strategy comes first; one value for each fitting entry, higher is better."""
+        return replace(self, wanted=wanted)
 
     def ranked(self) -> list[Scored]:
         """All nodes that fit, best first; equals by name."""
@@ -68,12 +78,16 @@ class Survey:
         """The nodes that cost at most so much more than the best; best first."""
         if not len(self.fitting):
             return []
-        threshold = self.points.total.max() - gpus * self.points.per_gpu
-        return self.shortlist(int((self.points.total >= threshold).sum()))
+        total = self.points.total
+        if self.wanted is not None:
+            # Points decide among the most wanted alone.
+            total = total[self.wanted == self.wanted.max()]
+        threshold = total.max() - gpus * self.points.per_gpu
+        return self.shortlist(int((total >= threshold).sum()))
 
     def scores(self) -> dict[str, int]:
         """kube-scheduler's integers for the nodes that fit: exactly one has 10."""
-        return extender_scores(self.ranked())
+        return extender_scores(self.ranked()) if self.wanted is None else falling_scores(self.ranked())
 
     def outcome(self, entry: int) -> Scored | Refusal:
         if self.codes[entry] == Reason.FITS.value:

@@ -43,6 +43,10 @@ class Asker:
     """Namespace and name, with a slash between them."""
     gang: str = field(default="", compare=False)
     """That it is a member of, as namespace/name; empty if of none."""
+    reservations: tuple[str, ...] = field(default=(), compare=False)
+    """GPUReservations that it may use, as namespace/name."""
+    insists: bool = field(default=False, compare=False)
+    """Whether it goes nowhere else than to what is reserved for it."""
 
     @property
     def place(self) -> Place:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuloom.errors import NotFoundError
+from gpuloom.kube.cache import Change
 from gpuloom.kube.client import DeleteOptions, KubeClient
 from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.informer import Informer, InformerOptions
@@ -10,9 +11,11 @@ from gpuloom.kube.leadership import Leadership
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, key_of, uid_of
 from gpuloom.kube.resources import GPU_WORKLOADS, JOBS, NODES, PODS
+from gpuloom.names import ANNOTATION_RECOMMENDATION
 from gpuloom.runtime.clock import Clock
-from services.controller.core.manifests import LABEL_WORKLOAD, Image
+from services.controller.core.manifests import GPU_RESOURCE_PREFIXES, LABEL_WORKLOAD, Image
 from services.controller.core.nodes import GpuNode, asked_gpus, gpu_node
+from services.controller.core.waste import GpuPod, gpu_pod
 
 _WRITE_TIMEOUT_S = 5.0
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -61,7 +64,7 @@ class KubernetesWorkloads:
 
 
 class KubernetesCluster:
-    """Informers of workloads, their Jobs and pods and, where it may read them, nodes and all bound pods.
+    """Informers of workloads, their Jobs and pods, all bound pods and, where it may read them, nodes.
 
     `namespace` None: all namespaces. `selector` chooses the workloads of this controller among several.
     """
@@ -79,17 +82,19 @@ class KubernetesCluster:
         self.pods = Informer(
             client, PODS, clock, InformerOptions(selection=ours, indexes={"owner": _controllers})
         )
+        self._gives_shares: bool | None = None
+        """Worked out once, until a node changes."""
         self._nodes = None
-        self._bound = None
         if namespace is None:
             self._nodes = Informer(client, NODES, clock, InformerOptions(transform=_trimmed_node))
-            bound = Selection(field_selector="spec.nodeName!=")
-            self._bound = Informer(
-                client,
-                PODS,
-                clock,
-                InformerOptions(selection=bound, transform=_trimmed_pod, indexes={"node": _node_of}),
-            )
+            self._nodes.on_change(self._node_changed)
+        bound = Selection(namespace, field_selector="spec.nodeName!=")
+        self._bound = Informer(
+            client,
+            PODS,
+            clock,
+            InformerOptions(selection=bound, transform=_trimmed_pod, indexes={"node": _node_of}),
+        )
         self._image_of = image_of
 
     @property
@@ -106,14 +111,28 @@ class KubernetesCluster:
     def pods_of(self, workload_uid: str) -> Sequence[JsonObject]:
         return [pod for job in self.jobs_of(workload_uid) for pod in self.pods.by_index("owner", uid_of(job))]
 
+    def gives_shares(self) -> bool:
+        if self._gives_shares is None:
+            nodes = [] if self._nodes is None else [gpu_node(node, 0) for node in self._nodes.objects()]
+            giving = [node.gives_shares for node in nodes if node.ready and node.gpus]
+            self._gives_shares = bool(giving) and all(giving)
+        return self._gives_shares
+
     def nodes(self) -> Sequence[GpuNode]:
-        if self._nodes is None or self._bound is None:
+        if self._nodes is None:
             return ()
         found = [
             gpu_node(node, asked_gpus(self._bound.by_index("node", key_of(node)[1])))
             for node in self._nodes.objects()
         ]
         return [node for node in found if node.gpus]
+
+    def gpu_pods(self) -> list[GpuPod]:
+        """All on nodes that ask for GPUs and have not ended."""
+        return [pod for obj in self._bound.objects() if (pod := gpu_pod(obj)) is not None]
+
+    def _node_changed(self, change: Change) -> None:
+        self._gives_shares = None
 
     def image_of(self, model: str) -> Image | None:
         return self._image_of(model)
@@ -141,18 +160,29 @@ def _trimmed_node(node: JsonObject) -> JsonObject:
 
 
 def _trimmed_pod(pod: JsonObject) -> JsonObject:
-    """Thousands of them are kept: no more than where they are and what they ask for."""
-    spec = pod.get("spec") or {}
-    containers = [
-        {"resources": {"limits": limits}}
+    """Thousands of them are kept: where, whose, which GPUs they ask for, and what was told of them."""
+    spec, metadata = pod.get("spec") or {}, pod.get("metadata") or {}
+    asked = [
+        {name: amount for name, amount in limits.items() if name.startswith(GPU_RESOURCE_PREFIXES)}
         for container in spec.get("containers") or ()
         if (limits := (container.get("resources") or {}).get("limits"))
     ]
+    containers = [{"resources": {"limits": limits}} for limits in asked if limits]
+    kept = _identity(metadata)
+    if containers:
+        kept["labels"] = _picked(metadata.get("labels"), (LABEL_WORKLOAD, "pod-template-hash"))
+        kept["annotations"] = _picked(metadata.get("annotations"), (ANNOTATION_RECOMMENDATION,))
+        owners = [one for one in metadata.get("ownerReferences") or () if one.get("controller")]
+        kept["ownerReferences"] = [_picked(one, ("kind", "name", "controller")) for one in owners]
     return {
-        "metadata": _identity(pod.get("metadata") or {}),
+        "metadata": kept,
         "spec": {"nodeName": spec.get("nodeName"), "containers": containers},
         "status": {"phase": (pod.get("status") or {}).get("phase")},
     }
+
+
+def _picked(values: Mapping[str, object] | None, keys: Sequence[str]) -> dict[str, object]:
+    return {key: values[key] for key in keys if key in values} if values else {}
 
 
 def _identity(metadata: Mapping[str, object]) -> dict[str, object]:

@@ -37,7 +37,7 @@ CONTAINER = "workload"
 
 _MAX_JOB_NAME = 63
 _MAX_MODELS = 32
-_GPU_RESOURCE_PREFIXES = (RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX, "gpuloom.dev/")
+GPU_RESOURCE_PREFIXES = (RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX, "gpuloom.dev/")
 _NOT_OF_THE_JOB = frozenset({"retry"})
 """What may change while the Job of an attempt stays as it is."""
 
@@ -190,7 +190,7 @@ def _fill_container(container: Json, workload: GpuWorkload, options: JobOptions)
     names = {entry.get("name") for entry in given if isinstance(entry, dict)}
     given.extend({"name": name, "value": value} for name, value in own.items() if name not in names)
     limits = _part(_part(container, "resources"), "limits")
-    present = [name for name in limits if str(name).startswith(_GPU_RESOURCE_PREFIXES)]
+    present = [name for name in limits if str(name).startswith(GPU_RESOURCE_PREFIXES)]
     if present:
         raise InvalidRequestError(
             f"spec.podTemplate asks for {present[0]} itself; leave it out, spec.gpuCount decides"

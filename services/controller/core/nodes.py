@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from gpuloom.kube.objects import JsonObject
 from gpuloom.names import LABEL_MODE, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
+from gpuloom.placement.strategies import LABEL_CHEAP
 
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"
-LABEL_CHEAP = "gpu-orchestrator/cheap-node"
 
 
 @dataclass(frozen=True, slots=True)

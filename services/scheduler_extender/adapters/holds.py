@@ -26,7 +26,7 @@ LOOK_AGAIN_S = 30.0
 
 class HoldFeed(TrackedInformer):
     def __init__(self, client: KubeClient, clock: Clock, *, prompt: bool) -> None:
-        source = _OptionalSource(client, clock)
+        source = OptionalSource(client, clock)
         super().__init__(source, GPU_HOLDS, clock, InformerOptions(), prompt=prompt)
 
 
@@ -79,7 +79,7 @@ class KubernetesHolds:
         await self._client.delete(GPU_HOLDS, hold.name, None, options, timeout_s=timeout_s)
 
 
-class _OptionalSource(TrackedSource):
+class OptionalSource(TrackedSource):
     """Where the kind is not defined, nothing is there, and nothing happens."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:

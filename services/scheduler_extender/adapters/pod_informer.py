@@ -19,6 +19,7 @@ from gpuloom.kube.resources import PODS, Resource
 from gpuloom.names import LABEL_LEADER
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.interruption import interrupted_by
+from services.scheduler_extender.core.gangs.index import PLANNED, planned
 from services.scheduler_extender.core.objects.trimming import trim_pod
 
 # Together about as long as one call takes.
@@ -163,7 +164,9 @@ class TrackedSource:
 
 class PodInformer(TrackedInformer):
     def __init__(self, client: KubeClient, clock: Clock, *, prompt: bool) -> None:
-        options = InformerOptions(indexes={LEADERS: _namespace_of_leader}, transform=trim_pod)
+        options = InformerOptions(
+            indexes={LEADERS: _namespace_of_leader, PLANNED: planned}, transform=trim_pod
+        )
         super().__init__(TrackedSource(client), PODS, clock, options, prompt=prompt)
 
 

@@ -1,4 +1,4 @@
-"""Where the state is fed from: three informers and the mirror of discovery."""
+"""Where the state is fed from: four informers and the mirror of discovery."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ from gpuloom.clients.discovery import ClusterMirror
 from gpuloom.kube.informer import Informer
 from services.scheduler_extender.adapters.holds import HoldFeed
 from services.scheduler_extender.adapters.pod_informer import PodInformer
+from services.scheduler_extender.adapters.reservations import ReservationFeed
 from services.scheduler_extender.state.cluster import ClusterState
 
 MAX_SILENCE_S = 60.0
@@ -17,11 +18,12 @@ class Sources:
     pods: PodInformer
     holds: HoldFeed
     mirror: ClusterMirror
+    reservations: ReservationFeed
     _rewinds: int = 0
 
     @property
     def _informers(self) -> tuple[Informer, ...]:
-        return self.nodes, self.pods.informer, self.holds.informer
+        return self.nodes, self.pods.informer, self.holds.informer, self.reservations.informer
 
     def feed(self, state: ClusterState) -> None:
         for informer in self._informers:

@@ -22,6 +22,7 @@ from gpuloom.placement.fit import Refusal
 from gpuloom.placement.keeping import Enforcement, keeping_text
 from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import Clock
+from services.scheduler_extender.core.gangs.guard import Guard
 from services.scheduler_extender.core.inquiries.evaluation import Judge
 from services.scheduler_extender.core.inquiries.explain import Result, Steps, judged
 from services.scheduler_extender.core.inquiries.whatif import MAX_REPLICAS, forecast
@@ -76,6 +77,7 @@ class Records:
     schedulers: SchedulerNames = field(default_factory=SchedulerNames)
     cluster_note: Callable[[], str] = _nothing
     budgets: BudgetGate = field(default_factory=BudgetGate)
+    guard: Guard | None = None
     enforcement: Enforcement = Enforcement.MPS
 
 
@@ -122,19 +124,22 @@ class Inquiries:
         if isinstance(request, Refusal):
             return replace(known, standing=PodStanding.REFUSED, problem=request.reason)
         async with self._one_at_a_time():
-            asker = asker_of(pod)
+            guard = self._records.guard
+            asker = asker_of(pod) if guard is None else guard.asker(pod)
             views = await self._in_turns(self._views(asker))
             kept = self._kept_note(asker)
-            judgement = await self._in_turns(judged(request, views, self._judge))
-        fits = judgement.fitting_count > 0 and hold is None
+            judgement = await self._in_turns(judged(request, views, self._judge.about(pod)))
+        waits = "" if guard is None else guard.waiting_reason(pod)
+        planned = "" if guard is None else guard.board.notes.get(ref.uid, "")
+        fits = judgement.fitting_count > 0 and hold is None and not waits
         schedulers = self._records.schedulers
         answer = replace(
             known,
             standing=PodStanding.FITS if fits else PodStanding.REFUSED,
-            problem="" if hold is None else REASON,
+            problem=waits if hold is None else REASON,
             request=described(request),
             judgement=judgement,
-            note=" ".join(filter(None, (known.note, "" if schedulers else NEVER_ASKED, kept, NOTE))),
+            note=" ".join(filter(None, (known.note, planned, "" if schedulers else NEVER_ASKED, kept, NOTE))),
         )
         if schedulers.serve(pod):
             return answer

@@ -96,6 +96,10 @@ class ClusterState:
         self.ledger.observe_facts(node_uid, facts, self._clock.monotonic())
         self.views.poke()
 
+    def wake_for(self, node_name: str) -> None:
+        """Pods that wait should ask again: something was promised there."""
+        self._vacated.add(node_name)
+
     def has_pending_pods(self) -> bool:
         return bool(self._pending)
 

@@ -36,6 +36,7 @@ from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
+from services.scheduler_extender.core.gangs.guard import Guard
 from services.scheduler_extender.core.ledger.attempts import Attempt
 from services.scheduler_extender.core.ledger.claims import ObservedPod
 from services.scheduler_extender.core.ledger.ledger import Ledger
@@ -61,7 +62,8 @@ MOST_EXPECTED = 256
 class BindContext:
     """What a bind works on. By `prices` a share finds the card whose rest is then worth most.
 
-    `comparison` says how the chosen node compares with others; it decides nothing.
+    `comparison` says how the chosen node compares with others; it decides nothing. Without a `guard` nobody
+    is in a gang, promised a place, or entitled to a reservation.
     """
 
     ledger: Ledger
@@ -70,6 +72,7 @@ class BindContext:
     clock: Clock
     prices: Callable[[], Prices] = neutral_prices
     comparison: Comparison = field(default_factory=Comparison)
+    guard: Guard | None = None
 
 
 class BindRefusedError(GpuloomError):
@@ -226,7 +229,11 @@ class Bindings:
     def _hold(self, pod: JsonObject, observed: ObservedPod, call: BindCall) -> Attempt:
         """Choose devices and hold them; an earlier attempt of the same pod on this node keeps its devices."""
         context = self._context
-        view = context.views.view(call.node_name, asker_of(pod))
+        guard = context.guard
+        if guard is None:
+            view = context.views.view(call.node_name, asker_of(pod))
+        else:
+            view = guard.seat(call.node_name, pod, observed.request)
         if view is None:
             raise BindRefusedError(f"node {call.node_name} does not exist")
         earlier = context.ledger.attempt(call.uid, view.uid)
@@ -252,7 +259,8 @@ class Bindings:
             devices=chosen,
         )
         try:
-            annotations = binding_annotations(allocation, view)
+            used = guard.reservation_used(call.node_name, pod, chosen) if guard is not None else ""
+            annotations = binding_annotations(allocation, view, used)
         except NotFoundError as error:
             raise BindRefusedError(str(error)) from error
         attempt = Attempt(

@@ -4,10 +4,11 @@ import logging
 
 from gpuloom.codec.pod import pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
-from gpuloom.kube.objects import resource_version_of
+from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
 from gpuloom.model.ledger import Decision, Verdict
 from gpuloom.model.node import PodRef
 from gpuloom.placement.fit import Refusal
+from gpuloom.placement.occupancy.nominations import Asker
 from services.scheduler_extender.core.objects.pods import asker_of
 from services.scheduler_extender.core.objects.schedulers import SchedulerNames
 from services.scheduler_extender.core.verbs import wire
@@ -65,8 +66,7 @@ class Verbs:
             case "prioritize":
                 return self._prioritize(body)
             case _:
-                wire.parse_preempt_call(body)
-                return wire.encode_no_victims()
+                return self._preempt(body)
 
     async def bind(self, body: bytes) -> bytes:
         return wire.encode_bind(await self._bindings.bind(wire.parse_bind_call(body)))
@@ -93,9 +93,15 @@ class Verbs:
         if isinstance(request, Refusal):
             return _refused_everywhere(call.node_names.all(), request)
         self._bindings.expect(call.pod)
-        view_of, wanted = self._context.views.viewer(asker_of(call.pod)), self._preferences.wanted(call.pod)
-        evaluator = self._preferences.evaluator_for(ref.uid)
-        return filter_nodes(request, call.node_names, view_of, evaluator, wanted)
+        asker, offered, guard = self._asker(call.pod), call.node_names, self._context.guard
+        view_of, wanted = self._context.views.viewer(asker), self._preferences.wanted(call.pod)
+        evaluator = self._preferences.evaluator_for(call.pod, ref.uid)
+        if guard is not None:
+            narrowed = guard.narrowed(call.pod, asker, offered, request, view_of)
+            if isinstance(narrowed, Refusal):
+                return _refused_everywhere(offered.all(), narrowed)
+            offered = narrowed
+        return filter_nodes(request, offered, view_of, evaluator, wanted)
 
     def _prioritize(self, body: bytes) -> bytes:
         call = wire.parse_nodes_call(body)
@@ -105,10 +111,23 @@ class Verbs:
             request = None
         if request is None:
             return wire.encode_scores(neutral_scores(call.node_names.all()))
-        view_of, soft = self._context.views.viewer(asker_of(call.pod)), has_soft_wishes(call.pod)
-        evaluator = self._preferences.evaluator_for(pod_ref(call.pod).uid)
+        view_of, soft = self._context.views.viewer(self._asker(call.pod)), has_soft_wishes(call.pod)
+        evaluator = self._preferences.evaluator_for(call.pod, pod_ref(call.pod).uid)
         scores = score_nodes(request, call.node_names.all(), view_of, evaluator, soft)
         return wire.encode_scores(scores)
+
+    def _preempt(self, body: bytes) -> bytes:
+        """Only what the leader has planned, and asked to leave, is confirmed: it alone chooses victims."""
+        pod = wire.parse_preempt_call(body)
+        guard = self._context.guard
+        plan = None if guard is None else guard.board.plans.get(uid_of(pod))
+        if plan is None or not plan[1] <= wire.victims_offered(body, plan[0]):
+            return wire.encode_no_victims()
+        return wire.encode_victims(*plan)
+
+    def _asker(self, pod: JsonObject) -> Asker:
+        guard = self._context.guard
+        return asker_of(pod) if guard is None else guard.asker(pod)
 
     def _record_refusal(self, ref: PodRef, reason: str) -> None:
         decision = Decision(self._context.clock.now(), ref, Verdict.REFUSED, reason=reason)

@@ -21,11 +21,12 @@ from gpuloom.kube.resources import (
 from gpuloom.model.node import NodeState
 from gpuloom.model.sharing import GpuSharingPolicy
 from gpuloom.runtime.clock import Clock
-from services.webhook.core.pods import Advice, Offers, Surroundings
+from services.webhook.core.pods import Offers, Surroundings
 from services.webhook.core.surroundings import chosen_policy, offers_of, surroundings_of
 from services.webhook.metrics import WebhookMetrics
 
 _CHECK_S = 30.0
+_FILE_CHECK_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -49,14 +50,14 @@ class KubernetesCluster:
         """What they offer is worked out again when it is next asked for."""
         self._offers = None
 
-    def surroundings(self, pod: Mapping[str, Any], namespace: str, advice: Advice | None) -> Surroundings:
+    def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
         if self._offers is None:
             self._offers = offers_of(self._states())
         known = self.namespaces.get(namespace) or {}
         labels = (known.get("metadata") or {}).get("labels") or {}
         pod_labels = (pod.get("metadata") or {}).get("labels") or {}
         policy = chosen_policy(list(self._parsed.values()), pod_labels, labels)
-        return surroundings_of(labels, self._offers, policy, advice)
+        return surroundings_of(labels, self._offers, policy)
 
     def _policy_changed(self, change: Change) -> None:
         name = change.key[1]
@@ -93,7 +94,9 @@ class CaBundle:
         self._metrics = metrics
 
     async def run(self) -> None:
+        """Write soon after the file changed, and now and then look whether somebody else wrote."""
         while True:
+            written = self._ca()
             for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
                 try:
                     await self._keep(resource)
@@ -101,7 +104,9 @@ class CaBundle:
                     self._metrics.ca_bundles.labels("failed").inc()
                     fields = {"configuration": f"{resource.plural}/{self._name}", "reason": str(error)}
                     _log.warning("CA bundle not written", extra=fields)
-            await self._clock.sleep(self._every_s)
+            ends_s = self._clock.monotonic() + self._every_s
+            while self._ca() == written and self._clock.monotonic() < ends_s:
+                await self._clock.sleep(min(_FILE_CHECK_S, self._every_s))
 
     async def _keep(self, resource: Resource) -> None:
         wanted = base64.b64encode(self._ca()).decode()

@@ -11,10 +11,16 @@ from enum import StrEnum
 from typing import Any
 
 from gpuloom.catalog import load_catalog
+from gpuloom.catalog.entries import mig_resource
 from gpuloom.codec.environment import VARIABLE, sees_only_its_allocation
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.names import (
+    ANNOTATION_ENFORCEMENT,
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_GANG_TIMEOUT,
     ANNOTATION_MIG_PROFILE,
     ANNOTATION_VISIBLE_DEVICES,
+    LABEL_GANG,
     LABEL_SHARING,
     LABEL_SHARING_MODE,
     RESOURCE_GPU_MEMORY_MIB,
@@ -27,11 +33,11 @@ LABEL_SHARING_ENABLED = "gpu-autoscaler.io/sharing-enabled"
 KEY_OPTIMIZE = "gpu-autoscaler.io/optimize"
 KEY_OPTIMIZED = "gpu-autoscaler.io/optimized"
 KEY_MIG_PROFILE = "gpu-autoscaler.io/mig-profile"
-ANNOTATION_ENFORCEMENT = "gpuloom.dev/enforcement"
 RUNTIME_CLASS = "nvidia"
 DEFAULT_SCHEDULER = "default-scheduler"
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 
+_MAX_LABEL = 63
 _OURS = (RESOURCE_GPU_MILLI, RESOURCE_GPU_MEMORY_MIB)
 
 Json = dict[str, Any]
@@ -48,29 +54,40 @@ class Advice:
     """What a workload like this pod needs, by its history: a MIG profile, or a share of one GPU."""
 
     utilization: float
-    """0 to 1, the most that it usually uses."""
+    """0 to 1 of a whole GPU."""
     mig_profile: str | None = None
+    """Of GPULoom's own nodes."""
+    plugin_resource: str | None = None
+    """A slice that NVIDIA's plugin gives out."""
     milli: int | None = None
     memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What GPULoom's own nodes of this cluster can give. `by_environment`: all deliver so."""
+    """What nodes of this cluster can give. `by_environment`: all of GPULoom's own deliver so.
+
+    `mig_profiles` are cut on demand; `plugin_resources` are there, and NVIDIA's plugin gives them out.
+    """
 
     shares: bool = False
     mig_profiles: frozenset[str] = frozenset()
     by_environment: bool = False
+    plugin_resources: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class PodPolicy:
-    """Settings. `share_by_default`: also where neither pod nor namespace asks for it."""
+    """Settings. `share_by_default`: also where neither pod nor namespace asks for it.
+
+    `gang_timeout_s` is given to members of gangs that name none; None: they go by the extender's own.
+    """
 
     share_by_default: bool = False
     exempt_namespaces: frozenset[str] = SYSTEM_NAMESPACES
     scheduler_name: str | None = None
     wasteful_below: float = 0.5
+    gang_timeout_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +115,21 @@ def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundin
     changed = copy.deepcopy(pod)
     told: list[str] = []
     _set_scheduler(changed, policy)
+    _complete_gang(changed, policy)
     if around.namespace_labels.get(LABEL_SHARING_ENABLED) != "false":
         told = _share(changed, policy, around)
     if around.offers.by_environment:
         _deliver_by_environment(changed)
     return (changed, told) if changed != pod else (pod, told)
+
+
+def wants_advice(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
+    """Whether it would make a difference to know what pods like this one used."""
+    if namespace in policy.exempt_namespaces or _word(pod, KEY_MIG_PROFILE):
+        return False
+    if around.namespace_labels.get(LABEL_SHARING_ENABLED) == "false":
+        return False
+    return _may_share(pod, policy, around) and _sole_whole_gpu(pod) is not None
 
 
 def _set_scheduler(pod: Json, policy: PodPolicy) -> None:
@@ -111,23 +138,72 @@ def _set_scheduler(pod: Json, policy: PodPolicy) -> None:
         spec["schedulerName"] = policy.scheduler_name
 
 
+def _complete_gang(pod: Json, policy: PodPolicy) -> None:
+    """A gang by its size alone is that of its controller: of one Job, or one replica set of workers."""
+    metadata = pod.get("metadata") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    owners = [one for one in metadata.get("ownerReferences") or () if one.get("controller")]
+    if LABEL_GANG not in labels and ANNOTATION_GANG_SIZE in annotations and owners:
+        metadata["labels"] = {**labels, LABEL_GANG: str(owners[0].get("name", ""))[:_MAX_LABEL].rstrip("-.")}
+    is_member = LABEL_GANG in (metadata.get("labels") or {})
+    if is_member and policy.gang_timeout_s is not None:
+        _annotate(pod, {ANNOTATION_GANG_TIMEOUT: str(policy.gang_timeout_s)})
+
+
 def _share(pod: Json, policy: PodPolicy, around: Surroundings) -> list[str]:
-    word = _word(pod, LABEL_SHARING)
-    if word == "disabled" or _word(pod, KEY_OPTIMIZE) == "false":
+    if not _may_share(pod, policy, around):
         return []
-    asked = word == "enabled" or _word(pod, LABEL_SHARING_MODE) or _word(pod, KEY_MIG_PROFILE)
     in_namespace = around.namespace_labels.get(LABEL_SHARING_ENABLED) == "true"
-    if not (asked or in_namespace or policy.share_by_default):
-        return []
+    mode = _mode(pod) or around.sharing_mode
     container = _sole_whole_gpu(pod)
     if container is None:
+        _limit_shares(pod, mode, in_namespace)
         return []
-    mode = _mode(pod) or around.sharing_mode
     advised = _by_advice(around, policy)
-    profile = _word(pod, KEY_MIG_PROFILE) or around.mig_profile or (advised.mig_profile if advised else None)
+    named = _word(pod, KEY_MIG_PROFILE)
+    profile = named or around.mig_profile or (advised.mig_profile if advised else None)
+    plugged = _plugged(named, advised, around)
+    if mode in (SharingMode.MIG, None) and plugged and profile not in around.offers.mig_profiles:
+        return _give_plugged(pod, container, plugged)
     if mode is SharingMode.MIG or (mode is None and profile):
         return _give_slice(pod, container, profile, around)
-    return _give_share(pod, container, mode, advised, around)
+    told = _give_share(pod, container, mode, advised, around)
+    if mode is None and in_namespace:
+        # Nothing smaller is known for it yet; what this namespace does with its GPUs is said all the same.
+        _annotate(pod, {LABEL_SHARING_MODE: SharingMode.MPS.value})
+    return told
+
+
+def _plugged(named: str | None, advised: Advice | None, around: Surroundings) -> str | None:
+    """The resource of NVIDIA's plugin for the profile that is named, else for what is advised."""
+    wanted = mig_resource(named) if named else advised.plugin_resource if advised else None
+    return wanted if wanted in around.offers.plugin_resources else None
+
+
+def _give_plugged(pod: Json, container: Json, resource: str) -> list[str]:
+    _replace_gpu(container, {resource: "1"})
+    _mark_optimized(pod)
+    return [f"one GPU became {resource}, because sharing is on here"]
+
+
+def _limit_shares(pod: Json, mode: SharingMode | None, in_namespace: bool) -> None:
+    """A pod that asks for a share itself: whether the driver keeps it to that, unless it says so itself."""
+    asked = [str(_limits(one).get(RESOURCE_GPU_MILLI, "")) for one in _containers(pod)]
+    is_share = any(milli.isdigit() and 0 < int(milli) < MILLI_PER_GPU for milli in asked)
+    if not is_share or _word(pod, ANNOTATION_MIG_PROFILE) or mode is SharingMode.MIG:
+        return
+    if mode is None and not in_namespace:
+        return
+    _annotate(pod, {ANNOTATION_ENFORCEMENT: "none" if mode is SharingMode.TIMESLICING else "mps"})
+
+
+def _may_share(pod: Json, policy: PodPolicy, around: Surroundings) -> bool:
+    word = _word(pod, LABEL_SHARING)
+    if word == "disabled" or _word(pod, KEY_OPTIMIZE) == "false":
+        return False
+    asked = word == "enabled" or _word(pod, LABEL_SHARING_MODE) or _word(pod, KEY_MIG_PROFILE)
+    in_namespace = around.namespace_labels.get(LABEL_SHARING_ENABLED) == "true"
+    return bool(asked or in_namespace or policy.share_by_default)
 
 
 def _by_advice(around: Surroundings, policy: PodPolicy) -> Advice | None:
@@ -154,7 +230,7 @@ def _give_share(
     pod: Json, container: Json, mode: SharingMode | None, advised: Advice | None, around: Surroundings
 ) -> list[str]:
     milli = around.share_milli or (advised.milli if advised else None)
-    if milli is None or not around.offers.shares or not 0 < milli < 1000:
+    if milli is None or not around.offers.shares or not 0 < milli < MILLI_PER_GPU:
         return []
     resources = {RESOURCE_GPU_MILLI: str(milli)}
     memory_mib = around.share_memory_mib or (advised.memory_mib if advised else None)
@@ -219,8 +295,10 @@ def _word(pod: Json, key: str) -> str | None:
 
 
 def _mark_optimized(pod: Json) -> None:
+    """As a label, to be selected by, and as the annotation that is documented."""
     metadata = pod.setdefault("metadata", {})
-    metadata["labels"] = {**(metadata.get("labels") or {}), KEY_OPTIMIZED: "true"}
+    for place in ("labels", "annotations"):
+        metadata[place] = {**(metadata.get(place) or {}), KEY_OPTIMIZED: "true"}
 
 
 def _annotate(pod: Json, annotations: Mapping[str, str]) -> None:

@@ -31,11 +31,12 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Allowed unless `denied` says why not. `patch` is a JSON patch."""
+    """Allowed unless `denied` says why not. `patch` is a JSON patch. `failed`: something went wrong."""
 
     patch: Sequence[Json] = ()
     warnings: tuple[str, ...] = ()
     denied: str | None = None
+    failed: bool = False
 
 
 ADMITTED = Answer()

@@ -1,12 +1,13 @@
 """What the cluster can give, and what its policies say, for one pod."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpuloom.catalog import load_catalog
+from gpuloom.catalog.entries import mig_resource
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.model.sharing import GpuSharingPolicy, GpuSharingPolicySpec, SharingStrategy
-from services.webhook.core.pods import Advice, Offers, SharingMode, Surroundings
+from services.webhook.core.pods import Offers, SharingMode, Surroundings
 
 _MODES = {
     SharingStrategy.MIG: SharingMode.MIG,
@@ -15,7 +16,14 @@ _MODES = {
 }
 
 
-def offers_of(states: Iterable[NodeState]) -> Offers:
+def offers_of(states: Sequence[NodeState]) -> Offers:
+    plugged = frozenset(
+        mig_resource(instance.placement.profile)
+        for state in states
+        if state.mode is NodeMode.NVIDIA
+        for gpu in state.gpus
+        for instance in gpu.mig_instances
+    )
     own = [state for state in states if state.mode is NodeMode.GPULOOM and state.gpus]
     profiles = {
         profile.name
@@ -24,7 +32,7 @@ def offers_of(states: Iterable[NodeState]) -> Offers:
         for profile in load_catalog().mig_profiles(gpu.model)
     }
     by_environment = bool(own) and all(state.delivery is Delivery.ENV for state in own)
-    return Offers(bool(own), frozenset(profiles), by_environment)
+    return Offers(bool(own), frozenset(profiles), by_environment, plugged)
 
 
 def chosen_policy(
@@ -43,15 +51,13 @@ def surroundings_of(
     namespace_labels: Mapping[str, str],
     offers: Offers,
     policy: GpuSharingPolicy | None,
-    advice: Advice | None,
 ) -> Surroundings:
     if policy is None:
-        return Surroundings(namespace_labels, offers, advice)
+        return Surroundings(namespace_labels, offers)
     spec = policy.spec
     return Surroundings(
         namespace_labels,
         offers,
-        advice,
         sharing_mode=_MODES[spec.strategy],
         share_milli=share_milli(spec),
         share_memory_mib=spec.mps.memory_mib if spec.strategy is SharingStrategy.MPS else None,

@@ -4,6 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuloom.catalog import load_catalog
+from gpuloom.codec.custom.autoscaling import autoscaling_policy
+from gpuloom.codec.custom.budget import cost_budget
+from gpuloom.codec.custom.claims import gpu_hold, gpu_node_claim, gpu_reservation
+from gpuloom.codec.custom.inference import inference_policy
+from gpuloom.codec.custom.sharing import gpu_node_config, gpu_sharing_policy
+from gpuloom.codec.custom.workload import gpu_workload
 from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
 
@@ -13,6 +19,14 @@ Check = Callable[[Json, frozenset[str]], str | None]
 
 def problem_of(kind: str, obj: Json, strategies: frozenset[str]) -> str | None:
     """Why this object can't work here; None if it can, or if its kind is not checked."""
+    read = _READERS.get(kind)
+    if read is None:
+        return None
+    try:
+        # What its controller could not read would never do anything; the status is not the user's.
+        read({**_IDENTITY, **obj, "metadata": _metadata(obj), "status": {}})
+    except InvalidRequestError as error:
+        return str(error)
     check = _CHECKS.get(kind)
     return None if check is None else check(obj.get("spec") or {}, strategies)
 
@@ -25,6 +39,14 @@ def wrong_request(pod: Json) -> str | None:
     except InvalidRequestError as error:
         return str(error)
     return None
+
+
+def _metadata(obj: Json) -> Json:
+    """At admission of a new object some of it is not there yet."""
+    given = obj.get("metadata")
+    known = given if isinstance(given, dict) else {}
+    name = known.get("name") or known.get("generateName") or "new"
+    return {"uid": "new", "namespace": "default", "generation": 1, **known, "name": str(name).rstrip("-.")}
 
 
 def _workload(spec: Json, strategies: frozenset[str]) -> str | None:
@@ -62,6 +84,18 @@ def _known_profile(profile: object, where: str) -> str | None:
     return f"{where}: no GPU model that GPULoom knows has the MIG profile {profile}"
 
 
+_IDENTITY: Json = {"apiVersion": "", "kind": ""}
+_READERS: Mapping[str, Callable[[object], object]] = {
+    "GPUWorkload": gpu_workload,
+    "GPUSharingPolicy": gpu_sharing_policy,
+    "GPUNodeConfig": gpu_node_config,
+    "AutoscalingPolicy": autoscaling_policy,
+    "AIInferenceAutoscalerPolicy": inference_policy,
+    "CostBudget": cost_budget,
+    "GPUHold": gpu_hold,
+    "GPUNodeClaim": gpu_node_claim,
+    "GPUReservation": gpu_reservation,
+}
 _CHECKS: Mapping[str, Check] = {
     "GPUWorkload": _workload,
     "GPUSharingPolicy": _sharing_policy,

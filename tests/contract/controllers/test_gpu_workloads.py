@@ -14,18 +14,18 @@ from gpuloom.kube.leadership import Leadership, LeadershipConfig
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, metadata_of
 from gpuloom.kube.resources import GPU_WORKLOADS, JOBS
+from gpuloom.placement.strategies import WITHOUT_DEVICES
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.config import load_config
 from services.controller.adapters.kubernetes import KubernetesCluster, KubernetesWorkloads
 from services.controller.app import workload_loop
 from services.controller.core.manifests import Image
-from services.controller.core.strategies import OWN
 from services.controller.metrics import ControllerMetrics
 from services.controller.workloads import FINALIZER, Workloads, WorkloadSettings
 from tests.contract.controllers.conftest import Workspace, eventually
 
 CLOCK = SystemClock()
-SETTINGS = WorkloadSettings(OWN, "gpuloom-", None, pins_nodes=False, gives_shares=False)
+SETTINGS = WorkloadSettings(WITHOUT_DEVICES, "gpuloom-", None, pins_nodes=False, gives_shares=False)
 
 
 @asynccontextmanager

@@ -23,7 +23,6 @@ from services.webhook.adapters.kubernetes import CaBundle
 from services.webhook.admission import GUARD, MUTATE, Admission, AdmissionSettings
 from services.webhook.core.pods import Advice, Offers, PodPolicy, Surroundings
 from services.webhook.metrics import WebhookMetrics
-from services.webhook.ports import NoAdvisor
 from services.webhook.server import AdmissionPort
 from tests.contract.kube.builders import NAMESPACE, a_pod, ensure_namespace
 
@@ -35,10 +34,12 @@ NUMBERS = itertools.count()
 class SharingCluster:
     """Every pod may become a slice."""
 
-    def surroundings(self, pod: object, namespace: str, advice: Advice | None) -> Surroundings:
+    def surroundings(self, pod: object, namespace: str) -> Surroundings:
         offers = Offers(shares=True, mig_profiles=frozenset({"1g.5gb"}))
-        advised = Advice(utilization=0.1, mig_profile="1g.5gb")
-        return Surroundings({"gpu-autoscaler.io/sharing-enabled": "true"}, offers, advised)
+        return Surroundings({"gpu-autoscaler.io/sharing-enabled": "true"}, offers)
+
+    async def advice(self, pod: object, namespace: str, *, timeout_s: float) -> Advice:
+        return Advice(utilization=0.1, mig_profile="1g.5gb")
 
 
 class Place:
@@ -65,7 +66,7 @@ class Place:
         assert rpc.certificates is not None
         certificates = rpc.certificates
         settings = AdmissionSettings(PodPolicy(), 0.03, False, frozenset(), frozenset())
-        handlers = Admission(SharingCluster(), NoAdvisor(), settings).handlers
+        handlers = Admission(SharingCluster(), SharingCluster(), settings).handlers
         tls = server_ssl_context(certificates, require_client_certificate=False)
         bundle = CaBundle(
             self.client, NAME, lambda: certificates.current().trusted_ca, CLOCK, self.metrics, every_s=0.1
@@ -136,7 +137,10 @@ async def test_pods_are_rewritten_over_tls_and_get_in_while_the_webhook_is_away(
 
     container = rewritten["spec"]["containers"][0]
     assert container["resources"]["limits"] == {"gpuloom.dev/gpu-milli": "125"}
-    assert rewritten["metadata"]["annotations"] == {"gpuloom.dev/mig-profile": "1g.5gb"}
+    assert rewritten["metadata"]["annotations"] == {
+        "gpuloom.dev/mig-profile": "1g.5gb",
+        "gpu-autoscaler.io/optimized": "true",
+    }
     assert rewritten["metadata"]["labels"] == {"gpu-autoscaler.io/optimized": "true"}
     assert absent["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
 

@@ -11,7 +11,15 @@ from gpuloom.codec.custom.sharing import gpu_sharing_policy
 from gpuloom.codec.environment import sees_only_its_allocation
 from gpuloom.codec.pod import pod_request
 from gpuloom.model.sharing import GpuSharingPolicy
-from services.webhook.core.pods import Advice, Offers, PodPolicy, SharingMode, Surroundings, mutated_pod
+from services.webhook.core.pods import (
+    Advice,
+    Offers,
+    PodPolicy,
+    SharingMode,
+    Surroundings,
+    mutated_pod,
+    wants_advice,
+)
 from services.webhook.core.surroundings import surroundings_of
 
 OFFERS = Offers(shares=True, mig_profiles=frozenset({"1g.5gb", "2g.10gb", "1g.10gb"}))
@@ -48,7 +56,6 @@ def around(namespace: dict[str, str] | None = None, **known: Any) -> Surrounding
         (a_pod(labels={"gpu-autoscaler.io/sharing": "disabled"}), ON, PodPolicy(), False),
         (a_pod(annotations={"gpu-autoscaler.io/optimize": "false"}), ON, PodPolicy(), False),
         (a_pod({"nvidia.com/gpu": "2"}), ON, PodPolicy(), False),
-        (a_pod({"gpuloom.dev/gpu-milli": "500"}), ON, PodPolicy(), False),
         (a_pod({"cpu": "1"}), ON, PodPolicy(), False),
     ],
 )
@@ -72,18 +79,90 @@ def test_a_system_namespace_is_left_alone() -> None:
 def test_history_below_half_becomes_the_advised_slice_which_placement_understands() -> None:
     changed, told = mutated_pod(a_pod(), "team", PodPolicy(), around(ON))
 
-    assert changed["metadata"]["annotations"] == {"gpuloom.dev/mig-profile": "1g.5gb"}
+    assert changed["metadata"]["annotations"] == {
+        "gpuloom.dev/mig-profile": "1g.5gb",
+        "gpu-autoscaler.io/optimized": "true",
+    }
     assert limits_of(changed).keys() == {"gpuloom.dev/gpu-milli"}
     assert pod_request(changed) is not None
     assert "1g.5gb" in told[0]
 
 
-def test_a_busy_history_changes_nothing() -> None:
-    busy = Advice(utilization=0.7, mig_profile="1g.5gb", milli=125)
+@pytest.mark.parametrize("advice", [None, Advice(utilization=0.7, mig_profile="1g.5gb", milli=125)])
+def test_a_pod_that_is_busy_or_not_known_keeps_its_gpu_and_is_told_how_its_namespace_shares(
+    advice: Advice | None,
+) -> None:
+    changed, told = mutated_pod(a_pod(), "team", PodPolicy(), around(ON, advice=advice))
 
-    changed, _ = mutated_pod(a_pod(), "team", PodPolicy(), around(ON, advice=busy))
+    assert changed == a_pod(annotations={"gpu-autoscaler.io/sharing-mode": "mps"})
+    assert told == []
 
-    assert changed == a_pod()
+
+def test_a_slice_that_nvidias_plugin_gives_out_is_asked_for_under_its_name() -> None:
+    advised = Advice(utilization=0.2, plugin_resource="nvidia.com/mig-1g.10gb")
+    offers = Offers(plugin_resources=frozenset({"nvidia.com/mig-1g.10gb"}))
+    named = a_pod(labels={"gpu-autoscaler.io/mig-profile": "1g.10gb"})
+
+    by_history, _ = mutated_pod(a_pod(), "team", PodPolicy(), around(ON, advice=advised, offers=offers))
+    by_name, _ = mutated_pod(named, "team", PodPolicy(), around(advice=None, offers=offers))
+    elsewhere, _ = mutated_pod(a_pod(), "team", PodPolicy(), around(ON, advice=advised, offers=Offers()))
+
+    assert limits_of(by_history) == limits_of(by_name) == {"nvidia.com/mig-1g.10gb": "1"}
+    assert limits_of(elsewhere) == {"nvidia.com/gpu": "1"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "namespace", "enforcement"),
+    [
+        ({}, {}, ON, "mps"),
+        ({}, {"gpu-autoscaler.io/sharing-mode": "timeslicing"}, {}, "none"),
+        ({}, {"gpu-autoscaler.io/sharing-mode": "mps"}, {}, "mps"),
+        ({"gpuloom.dev/enforcement": "none"}, {}, ON, "none"),
+        ({}, {}, {}, None),
+    ],
+)
+def test_a_share_of_ones_own_gets_the_way_of_sharing_that_is_asked_for(
+    annotations: dict[str, str], labels: dict[str, str], namespace: dict[str, str], enforcement: str | None
+) -> None:
+    pod = a_pod({"gpuloom.dev/gpu-milli": "500"}, labels=labels, annotations=annotations)
+
+    changed, _ = mutated_pod(pod, "team", PodPolicy(), around(namespace))
+
+    assert changed["metadata"]["annotations"].get("gpuloom.dev/enforcement") == enforcement
+    assert limits_of(changed) == {"gpuloom.dev/gpu-milli": "500"}
+
+
+def test_a_gang_by_its_size_alone_is_that_of_its_controller() -> None:
+    owners = [{"kind": "Job", "name": "train", "controller": True}]
+    sized = a_pod(annotations={"gpuloom.dev/gang-size": "4"}, ownerReferences=owners)
+    named = a_pod(labels={"gpuloom.dev/gang": "mine"}, annotations={"gpuloom.dev/gang-timeout-seconds": "9"})
+    policy = PodPolicy(gang_timeout_s=300)
+
+    by_size, _ = mutated_pod(sized, "team", policy, around())
+    by_name, _ = mutated_pod(named, "team", policy, around())
+    alone, _ = mutated_pod(a_pod(), "team", policy, around())
+
+    assert by_size["metadata"]["labels"] == {"gpuloom.dev/gang": "train"}
+    assert by_size["metadata"]["annotations"]["gpuloom.dev/gang-timeout-seconds"] == "300"
+    assert by_name == named
+    assert alone == a_pod()
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace", "wanted"),
+    [
+        (a_pod(), ON, True),
+        (a_pod(), {}, False),
+        (a_pod(), OFF, False),
+        (a_pod({"nvidia.com/gpu": "2"}), ON, False),
+        (a_pod(labels={"gpu-autoscaler.io/mig-profile": "1g.5gb"}), ON, False),
+        (a_pod(labels={"gpu-autoscaler.io/sharing": "enabled"}), {}, True),
+    ],
+)
+def test_history_is_asked_for_only_where_it_would_change_something(
+    pod: dict[str, Any], namespace: dict[str, str], wanted: bool
+) -> None:
+    assert wants_advice(pod, "team", PodPolicy(), around(namespace, advice=None)) == wanted
 
 
 def test_a_profile_that_no_gpu_here_has_is_told_and_not_asked_for() -> None:
@@ -104,7 +183,7 @@ def test_a_policys_share_is_taken_with_its_way_of_sharing(mode: SharingMode, enf
     changed, _ = mutated_pod(a_pod(), "team", PodPolicy(), known)
 
     assert limits_of(changed) == {"gpuloom.dev/gpu-milli": "250"}
-    assert changed["metadata"]["annotations"] == {"gpuloom.dev/enforcement": enforcement}
+    assert changed["metadata"]["annotations"]["gpuloom.dev/enforcement"] == enforcement
 
 
 def a_policy(strategy: str, **settings: object) -> GpuSharingPolicy:
@@ -141,12 +220,12 @@ def test_a_policy_says_what_a_pod_becomes(
     policy: GpuSharingPolicy, limits: dict[str, str], annotations: dict[str, str]
 ) -> None:
     offers = Offers(shares=True, mig_profiles=frozenset({"1g.5gb"}))
-    known = surroundings_of(ON, offers, policy, None)
+    known = surroundings_of(ON, offers, policy)
 
     changed, _ = mutated_pod(a_pod(), "team", PodPolicy(), known)
 
     assert limits_of(changed) == limits
-    assert changed["metadata"]["annotations"] == annotations
+    assert annotations.items() <= changed["metadata"]["annotations"].items()
 
 
 def test_pods_of_ours_get_what_delivery_by_environment_needs() -> None:

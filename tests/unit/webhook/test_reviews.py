@@ -2,20 +2,29 @@
 
 import base64
 import copy
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.errors import InvalidRequestError
+from gpuloom.placement.strategies import WITHOUT_DEVICES
 from gpuloom.sim.kubeapi.patches import json_patch as applied
 from services.webhook.admission import Admission, AdmissionSettings
 from services.webhook.core.guard import refusal
-from services.webhook.core.pods import PodPolicy, Surroundings
+from services.webhook.core.pods import Advice, PodPolicy, Surroundings
 from services.webhook.core.reviews import Answer, Review, answer_body, json_patch, read_review
+from services.webhook.core.validation import problem_of
 from services.webhook.ports import NoAdvisor
+
+ROOT = Path(__file__).parents[3]
+WORKLOAD = {"modelName": "llama2", "gpuCount": 1}
+POLICY = {"provider": "simulated"}
+A_POOL = {"name": "p", "minSize": 0, "maxSize": 1}
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5)),
@@ -67,7 +76,7 @@ def test_nobody_but_the_extender_writes_an_allocation() -> None:
 
 
 class EmptyCluster:
-    def surroundings(self, pod: Any, namespace: str, advice: object) -> Surroundings:
+    def surroundings(self, pod: Any, namespace: str) -> Surroundings:
         return Surroundings({"gpu-autoscaler.io/sharing-enabled": "true"})
 
 
@@ -99,17 +108,90 @@ async def test_a_wrong_request_is_refused_only_if_that_is_switched_on(rejects: b
 @pytest.mark.parametrize(
     ("kind", "spec", "told"),
     [
-        ("GPUWorkload", {"schedulingStrategy": "best"}, "there is no strategy best"),
-        ("GPUWorkload", {"migProfile": "9g.1gb"}, "MIG profile 9g.1gb"),
-        ("GPUNodeConfig", {"migProfiles": ["1g.5gb", "9g.1gb"]}, "MIG profile 9g.1gb"),
-        ("AutoscalingPolicy", {"nodePools": [{"gpuType": "voodoo2"}]}, "gpuType voodoo2"),
-        ("GPUWorkload", {}, None),
-        ("CostBudget", {"anything": 1}, None),
+        ("GPUWorkload", WORKLOAD | {"schedulingStrategy": "best"}, "there is no strategy best"),
+        ("GPUWorkload", WORKLOAD | {"migProfile": "9g.1gb"}, "MIG profile 9g.1gb"),
+        ("GPUWorkload", WORKLOAD | {"gpuCount": 0}, "gpuCount"),
+        ("GPUWorkload", WORKLOAD, None),
+        ("GPUNodeConfig", {"nodeName": "n", "migProfiles": ["1g.5gb", "9g.1gb"]}, "MIG profile 9g.1gb"),
+        ("GPUSharingPolicy", {"strategy": "half"}, "strategy"),
+        ("AutoscalingPolicy", POLICY | {"nodePools": [A_POOL | {"gpuType": "voodoo2"}]}, "gpuType voodoo2"),
+        ("AIInferenceAutoscalerPolicy", {"targetRef": {}}, "targetRef"),
+        ("CostBudget", {"monthlyLimit": "a lot"}, "monthlyLimit"),
+        ("GPUHold", {"target": {}}, "target"),
+        ("GPUNodeClaim", {}, "spec"),
+        ("GPUReservation", {}, "request"),
+        ("Unheard", {"anything": 1}, None),
     ],
 )
 async def test_custom_resources_are_held_to_what_is_installed(
     kind: str, spec: dict[str, Any], told: str | None
 ) -> None:
-    answer = await an_admission().validate(Review("u", kind, "CREATE", "", "me", {"spec": spec}, {}))
+    obj = {"metadata": {"name": "one"}, "spec": spec}
+    stored = {"metadata": {"name": "one", "finalizers": ["x"]}, "spec": spec}
 
-    assert answer.denied is None if told is None else told in str(answer.denied)
+    created = await an_admission().validate(Review("u", kind, "CREATE", "", "me", obj, {}))
+    released = await an_admission().validate(Review("u", kind, "UPDATE", "", "me", obj, stored))
+
+    assert created.denied is None if told is None else told in str(created.denied)
+    assert released.denied is None, "what is stored already must stay writable"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_passes(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        if document:
+            assert problem_of(document["kind"], document, frozenset(WITHOUT_DEVICES)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "completed"),
+    [
+        ("GPUNodeConfig", {}, {"nodeName": "one"}),
+        ("GPUNodeConfig", {"nodeName": "other"}, {"nodeName": "other"}),
+        ("GPUWorkload", {"schedulingStrategy": "least-loaded"}, {"schedulingStrategy": "leastLoaded"}),
+        ("GPUWorkload", {"schedulingStrategy": "mine"}, {"schedulingStrategy": "mine"}),
+        ("GPUWorkload", {"migProfile": "1G.5GB"}, {"migProfile": "1g.5gb"}),
+        (
+            "GPUSharingPolicy",
+            {"migConfig": {"profile": "1g.5gb.me"}},
+            {"migConfig": {"profile": "1g.5gb+me"}},
+        ),
+        ("CostBudget", {"monthlyLimit": 1}, {"monthlyLimit": 1}),
+    ],
+)
+async def test_what_a_schema_can_not_fill_in_is_filled_in_once(
+    kind: str, spec: dict[str, Any], completed: dict[str, Any]
+) -> None:
+    obj = {"metadata": {"name": "one"}, "spec": spec}
+
+    answer = await an_admission().default(Review("u", kind, "CREATE", "", "me", obj, {}))
+    stored = applied(copy.deepcopy(obj), list(answer.patch))
+    again = await an_admission().default(Review("u", kind, "CREATE", "", "me", stored, {}))
+
+    assert stored["spec"] == completed
+    assert not again.patch
+
+
+class SlowAdvisor:
+    """Takes its time, as long as it may."""
+
+    def __init__(self) -> None:
+        self.allowed_s: list[float] = []
+
+    async def advice(self, pod: Any, namespace: str, *, timeout_s: float) -> Advice | None:
+        self.allowed_s.append(timeout_s)
+        return None
+
+
+async def test_advice_is_waited_for_no_longer_than_the_deadline_and_the_pod_gets_in() -> None:
+    advisor = SlowAdvisor()
+    settings = AdmissionSettings(PodPolicy(), 0.03, False, frozenset(), frozenset())
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+
+    answer = await Admission(EmptyCluster(), advisor, settings).mutate(
+        Review("u", "Pod", "CREATE", "team", "me", pod, {})
+    )
+
+    assert advisor.allowed_s == [0.03]
+    assert answer.denied is None

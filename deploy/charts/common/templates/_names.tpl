@@ -53,6 +53,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/part-of: gpuloom
 {{- end -}}
 
+{{/* The scheduler for GPU pods that name none; empty where the cluster's own asks GPULoom. */}}
+{{- define "common.secondScheduler" -}}
+{{- $scheduler := (.Values.global | default dict).scheduler | default dict -}}
+{{- if $scheduler.second -}}{{- $scheduler.name -}}{{- end -}}
+{{- end -}}
+
 {{- define "common.labels" -}}
 {{ include "common.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | default .Chart.Version | quote }}

@@ -60,7 +60,7 @@ services:
       grpc:
         number: 50051
         setting: GPULOOM_GRPC_PORT
-        callers: [cli, console, scheduler-extender]
+        callers: [cli, console, controller, scheduler-extender, webhook]
       http:
         number: 8080
         setting: GPULOOM_HTTP_PORT
@@ -123,7 +123,7 @@ services:
     identity: controller
     kind: leader
     address: GPULOOM_CONTROLLER_ADDRESS
-    outside: [kubernetes-api]
+    outside: [kubernetes-api, prometheus]
     ports:
       grpc:
         number: 50057

@@ -43,7 +43,7 @@ def judged(request: PodRequest, views: Sequence[NodeView], judge: Judge) -> Step
         yield
     reasons = reason_counts(refusals)
     if fitting:
-        offers = _offers(request, views, best_of(fitting, OFFERS), judge)
+        offers = _offers(request, views, judge.first(fitting, views, OFFERS), judge)
         return Judgement(len(views), len(fitting), offers, reasons)
     gaps = yield from _gaps(request, views)
     changes = yield from _changes(request, gaps, views, judge)

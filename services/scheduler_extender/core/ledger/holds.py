@@ -92,6 +92,17 @@ class Holds:
         """Whether this pod is let through something that is held on the node."""
         return any(hold.node_name == node_name for hold in self._open_to(asker))
 
+    def for_asker(self, asker: Asker) -> list[Hold]:
+        """Those that let this pod through, by name."""
+        return self._open_to(asker)
+
+    def of_pod(self, pod_uid: str) -> list[Hold]:
+        """Those that are for the pod of this UID, by name."""
+        if not self:
+            return []
+        found = (self.get(name) for name in sorted(self._by_owner.get(f"uid {pod_uid}", ())))
+        return [hold for hold in found if hold is not None and hold.is_for_pod(pod_uid, "")]
+
     def keeps_for(self, pod_uid: str, pod_name: str) -> bool:
         """Whether something is held for this pod; `pod_name` is namespace/name."""
         return bool(self._open_to(Asker(pod_uid, name=pod_name)))
@@ -131,11 +142,16 @@ class Holds:
         """A hold that somebody rewrote by hand may be found by what it was before; so each is asked."""
         if not self or not asker.uid:
             return []
-        keys = (f"uid {asker.uid}", f"pod {asker.name}", f"gang {asker.gang}")
+        keys = [f"uid {asker.uid}", f"pod {asker.name}", f"gang {asker.gang}"]
+        keys += [f"gpureservation {name}" for name in asker.reservations]
         found = {name for key in keys for name in self._by_owner.get(key, ())}
         holds = [hold for name in sorted(found) if (hold := self.get(name)) is not None]
         return [
-            hold for hold in holds if hold.is_for_pod(asker.uid, asker.name) or hold.is_for_gang(asker.gang)
+            hold
+            for hold in holds
+            if hold.is_for_pod(asker.uid, asker.name)
+            or hold.is_for_gang(asker.gang)
+            or hold.is_for_reservation(asker.reservations)
         ]
 
 

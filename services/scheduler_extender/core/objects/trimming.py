@@ -11,10 +11,11 @@ import orjson
 
 from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
 
-_METADATA = ("name", "namespace", "uid", "resourceVersion")
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion")
+_METADATA = (*_IDENTITY, "deletionTimestamp")
 _OURS = "gpuloom.dev/"
-_APPLICATION = "app.kubernetes.io/name"
-_SPEC = ("nodeName", "runtimeClassName", "overhead", "resources")
+_SPEC = ("nodeName", "runtimeClassName", "overhead", "resources", "priority")
+_KEEPS_APART = "podAntiAffinity"
 _CONTAINERS = ("initContainers", "containers")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 _ENDED = ("Succeeded", "Failed")
@@ -33,12 +34,17 @@ def trim_pod(pod: JsonObject) -> JsonObject:
     kept: JsonObject = {key: metadata[key] for key in _METADATA if key in metadata}
     if ours := {key: value for key, value in annotations.items() if key.startswith(_OURS)}:
         kept["annotations"] = ours
-    # By these a leader's pod is known.
-    if known := {key: labels[key] for key in labels if key.startswith(_OURS) or key == _APPLICATION}:
-        kept["labels"] = _one_of_a_kind(orjson.dumps(known))
+    # Whoever plans for many pods asks which others they may be beside, and disruption budgets select by them.
+    if labels:
+        kept["labels"] = _one_of_a_kind(orjson.dumps(labels))
+    if owners := metadata.get("ownerReferences"):
+        kept["ownerReferences"] = _one_of_a_kind(orjson.dumps(owners))
     kept_spec = {key: spec[key] for key in _SPEC if key in spec}
     kept_spec |= {key: _shared(spec[key]) for key in _CONTAINERS if key in spec}
-    kept_status = {"phase": status["phase"]} if "phase" in status else {}
+    affinity = spec.get("affinity")
+    if isinstance(affinity, dict) and affinity.get(_KEEPS_APART):
+        kept_spec["affinity"] = _one_of_a_kind(orjson.dumps({_KEEPS_APART: affinity[_KEEPS_APART]}))
+    kept_status = {key: status[key] for key in ("phase", "startTime") if key in status}
     kept_status |= {key: _allocated(status[key]) for key in _STATUSES if _has_allocated(status.get(key))}
     if status.get("phase") in _ENDED:
         # Whether its kubelet says so as well.
@@ -47,13 +53,16 @@ def trim_pod(pod: JsonObject) -> JsonObject:
 
 
 def trim_node(node: JsonObject) -> JsonObject:
-    """Which node it is, and what pods may use of it."""
-    metadata, status = metadata_of(node), node.get("status")
+    """Which node it is, what pods may use of it, and what kube-scheduler's own filters look at."""
+    metadata, spec, status = metadata_of(node), node.get("spec"), node.get("status")
     allocatable = status.get("allocatable") if isinstance(status, dict) else None
-    return {
-        "metadata": {key: metadata[key] for key in _METADATA if key in metadata},
-        "status": {"allocatable": _picked(allocatable, ("cpu", "memory", "pods"))},
+    trimmed: JsonObject = {
+        "metadata": {key: metadata[key] for key in (*_IDENTITY, "labels") if key in metadata},
+        "status": {"allocatable": allocatable},
     }
+    if kept_spec := _picked(spec, ("taints", "unschedulable")):
+        trimmed["spec"] = kept_spec
+    return trimmed
 
 
 def _shared(listed: Any) -> Any:

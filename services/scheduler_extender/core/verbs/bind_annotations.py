@@ -6,6 +6,7 @@ from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import Delivery
 from gpuloom.names import (
     ANNOTATION_ALLOCATION,
+    ANNOTATION_RESERVATION,
     ANNOTATION_VISIBLE_DEVICES,
     NRI_PLUGIN,
     REQUIRED_PLUGINS_PREFIX,
@@ -13,9 +14,11 @@ from gpuloom.names import (
 from gpuloom.placement.devices import NodeView
 
 
-def binding_annotations(allocation: Allocation, view: NodeView) -> dict[str, str]:
-    """Raise NotFoundError if a MIG instance of it is not there any more."""
+def binding_annotations(allocation: Allocation, view: NodeView, reservation: str = "") -> dict[str, str]:
+    """`reservation`: of which the devices are. Raise NotFoundError if a MIG instance of them is gone."""
     annotations = {ANNOTATION_ALLOCATION: encode_allocation(allocation)}
+    if reservation:
+        annotations[ANNOTATION_RESERVATION] = reservation
     if not allocation.advisory:
         annotations[ANNOTATION_VISIBLE_DEVICES] = visible_devices(allocation, _mig_uuids(view))
         if view.delivery is Delivery.NRI:

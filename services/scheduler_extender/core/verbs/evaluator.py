@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpuloom.model.request import PodRequest
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
@@ -15,6 +17,7 @@ from gpuloom.placement.fleet.fleet import Fleet, Question
 from gpuloom.placement.fleet.survey import Survey
 from gpuloom.placement.potential import Prices
 from gpuloom.placement.score import Ranked, Scored, ScoreWeights, evaluate
+from gpuloom.placement.strategies import Fitting, Order
 from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.core.views.views import Viewer, ViewOf
 
@@ -53,6 +56,8 @@ class Evaluator:
         self._recent: OrderedDict[PodRequest, _Recent] = OrderedDict()
         self.hint: Mapping[str, float] = {}
         """Advice for the one pod that this is about, in points by node name."""
+        self.order: Order | None = None
+        """The strategy of the one pod that this is about."""
 
     def with_hint(self, hint: Mapping[str, float]) -> "Evaluator":
         """The same, with this advice for one pod, in points by node name."""
@@ -61,6 +66,14 @@ class Evaluator:
         advised = copy(self)
         advised.hint = hint
         return advised
+
+    def with_order(self, order: Order | None) -> "Evaluator":
+        """The same for one pod, which wants nodes in this order before their scores break ties."""
+        if order is None:
+            return self
+        ordered = copy(self)
+        ordered.order = order
+        return ordered
 
     def of(self, request: PodRequest) -> Evaluation:
         """Fit and score of this request on any node."""
@@ -74,10 +87,13 @@ class Evaluator:
         A viewer that comes with our fleet is asked by it; of others the views are read one by one.
         """
         viewer = self._kept(view_of)
+        fleet = self.fleet
         if viewer is None:
-            return _found(self._fleet_of(names, view_of), Question(request, hint=self.hint), names)
-        self.fleet.show(viewer.own_views())
-        return _found(self.fleet, Question(request, hint=self.hint), names)
+            fleet = self._fleet_of(names, view_of)
+        else:
+            fleet.show(viewer.own_views())
+        found = _found(fleet, Question(request, hint=self.hint), names)
+        return Findings(self._ordered(fleet, found.survey), found.unknown)
 
     def best(
         self, request: PodRequest, count: int, offered: OfferedNames, view_of: ViewOf
@@ -92,12 +108,18 @@ class Evaluator:
             return None
         self.fleet.show(viewer.own_views())
         tries = max(_LEAST_TRIES, _TRIES_FOR_EACH * count)
-        found = self.fleet.best(Question(request, hint=self.hint), count + RUNNERS_UP, offered, tries)
+        question, most = Question(request, hint=self.hint), count + RUNNERS_UP
+        if self.order is None:
+            # Rankings that are kept are by our score alone.
+            found = self.fleet.best(question, most, offered, tries)
+        else:
+            tried = self._ordered(self.fleet, self.fleet.evaluate(question)).shortlist(tries)
+            found = [one.ranked for one in tried if one.name in offered][:most]
         return found if len(found) >= count else None
 
     def remember(self, request: PodRequest, best: Sequence[Ranked], view_of: ViewOf) -> None:
         """kube-scheduler asks again about the nodes it was given, a moment later."""
-        if self.hint:
+        if self.hint or self.order is not None:
             # What is right for this pod is not for others that ask for the same.
             return
         found = {scored.name: (view_of(scored.name), scored) for scored in best}
@@ -108,7 +130,7 @@ class Evaluator:
 
     def recall(self, request: PodRequest, names: Iterable[str], view_of: ViewOf) -> list[Ranked] | None:
         """What was remembered of these nodes; None if one of them was not or has changed since."""
-        recent = None if self.hint else self._recent.get(request)
+        recent = None if self.hint or self.order is not None else self._recent.get(request)
         if recent is None or recent.prices is not self.fleet.prices:
             return None
         found = []
@@ -123,6 +145,16 @@ class Evaluator:
     def _kept(self, view_of: ViewOf) -> Viewer | None:
         """This one, if our fleet has what it shows."""
         return view_of if isinstance(view_of, Viewer) and view_of.fleet is self.fleet else None
+
+    def _ordered(self, fleet: Fleet, survey: Survey) -> Survey:
+        if self.order is None or not len(survey.fitting):
+            return survey
+        names = [survey.names[entry] for entry in survey.fitting.tolist()]
+        points = survey.points
+        resource = points.resource_left.astype(np.float64)
+        return survey.ordered_by(
+            self.order(Fitting(names, fleet.free_gpus(names), points.topology, resource))
+        )
 
     def _fleet_of(self, names: Sequence[str], view_of: ViewOf) -> Fleet:
         fleet = Fleet(self._weights)

@@ -17,6 +17,7 @@ from gpuloom.model.request import PodRequest
 from gpuloom.placement.fleet.survey import Survey
 from gpuloom.placement.reasons import DETAILED, Reason, refusal
 from gpuloom.placement.score import MAX_EXTENDER_SCORE, Ranked, extender_scores, in_order
+from gpuloom.placement.strategies import Order
 from services.scheduler_extender.core.verbs.evaluator import RUNNERS_UP, Evaluator
 from services.scheduler_extender.core.verbs.node_names import OfferedNames
 from services.scheduler_extender.core.verbs.wire import FilterAnswer
@@ -33,16 +34,17 @@ _GATED = "SchedulingGated"
 class Preferences:
     """How many nodes a filter answers at most, to a pod that was tried before and at first; how it judges.
 
-    `hint_of`: advice for a pod by its UID, in points by node name.
+    `hint_of`: advice for a pod by its UID, in points by node name. `order_of`: what its strategy wants.
     """
 
     shortlist: int
     evaluator: Evaluator
     first_shortlist: int = 1
     hint_of: Callable[[str], Mapping[str, float]] = lambda _uid: {}
+    order_of: Callable[[JsonObject], Order | None] = lambda _pod: None
 
-    def evaluator_for(self, pod_uid: str) -> Evaluator:
-        return self.evaluator.with_hint(self.hint_of(pod_uid))
+    def evaluator_for(self, pod: JsonObject, uid: str) -> Evaluator:
+        return self.evaluator.with_hint(self.hint_of(uid)).with_order(self.order_of(pod))
 
     def wanted(self, pod: JsonObject) -> int | None:
         """How many nodes are enough for this pod; None if it is to choose among all."""

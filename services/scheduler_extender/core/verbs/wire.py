@@ -98,6 +98,26 @@ def parse_preempt_call(body: bytes) -> JsonObject:
     return pod
 
 
+def victims_offered(body: bytes, node_name: str) -> frozenset[str]:
+    """UIDs of the pods that kube-scheduler would evict from this node; none if it does not consider it."""
+    fields = _object(body)
+    for key in ("nodenametometavictims", "nodenametovictims"):
+        by_node = fields.get(key)
+        victims = by_node.get(node_name) if isinstance(by_node, dict) else None
+        pods = victims.get("Pods", victims.get("pods")) if isinstance(victims, dict) else None
+        if isinstance(pods, list):
+            return frozenset(filter(None, (_victim_uid(pod) for pod in pods)))
+    return frozenset()
+
+
+def _victim_uid(pod: object) -> str:
+    """A MetaPod has the UID alone, a Pod has it in its metadata."""
+    if not isinstance(pod, dict):
+        return ""
+    uid = pod.get("UID") or pod.get("uid") or (pod.get("metadata") or {}).get("uid")
+    return uid if isinstance(uid, str) else ""
+
+
 def encode_filter(call: NodesCall, answer: FilterAnswer) -> bytes:
     """Raise InvalidRequestError if a Node of the call, which is sent back as it came, can't be written."""
     kept = set(answer.node_names)
@@ -141,6 +161,11 @@ def encode_bind(error: str) -> bytes:
 def encode_no_victims() -> bytes:
     """No node may be freed by eviction: without this answer kube-scheduler would evict and gain nothing."""
     return orjson.dumps({"NodeNameToMetaVictims": {}})
+
+
+def encode_victims(node_name: str, uids: frozenset[str]) -> bytes:
+    victims = {"Pods": [{"UID": uid} for uid in sorted(uids)], "NumPDBViolations": 0}
+    return orjson.dumps({"NodeNameToMetaVictims": {node_name: victims}})
 
 
 def _object(body: bytes) -> JsonObject:

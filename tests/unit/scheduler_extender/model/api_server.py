@@ -76,6 +76,13 @@ class ApiServer:
         changed["status"]["nominatedNodeName"] = node
         self._commit(name, self.pods[name], changed)
 
+    def refuse(self, name: str) -> None:
+        """kube-scheduler says that it found no node for the pod."""
+        changed = deepcopy(self.pods[name])
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        changed["status"]["conditions"] = [unscheduled]
+        self._commit(name, self.pods[name], changed)
+
     def end(self, name: str, phase: str) -> None:
         """The kubelet reports its end."""
         self.show(name, phase, "terminated")

@@ -5,12 +5,24 @@ from tests.unit.scheduler_extender.builders import gpuloom_share, nvidia_cards
 
 Arena = tuple[tuple[str, ...], tuple[dict[str, str], ...]]
 
-THEMES = ("races", "binds", "ends", "reports", "takeovers", "failovers", "nodes", "modes", "holds", "all")
+THEMES = (
+    "races",
+    "binds",
+    "ends",
+    "reports",
+    "takeovers",
+    "failovers",
+    "nodes",
+    "modes",
+    "holds",
+    "gangs",
+    "all",
+)
 LENGTHS = {"races": 20, "binds": 25, "takeovers": 35, "failovers": 35, "nodes": 35}
 USUAL_LENGTH = 60
 NAMES = ("a", "b", "c", "d")
 EVERYTHING = 1000
-INCLUDED = {"modes": {"ends", "takeovers"}, "holds": {"binds", "failovers"}}
+INCLUDED = {"modes": {"ends", "takeovers"}, "holds": {"binds", "failovers"}, "gangs": {"binds", "failovers"}}
 """Themes that have all the moves of others, too."""
 
 HALF, SLICE = gpuloom_share(500), gpuloom_share(501)
@@ -38,7 +50,15 @@ MIXED_ARENAS: tuple[Arena, ...] = (
 HELD_ARENAS: tuple[Arena, ...] = (ARENAS[0], ARENAS[2])
 
 
+PLANNED_ARENAS: tuple[Arena, ...] = (
+    (("g1", "g2"), (gpuloom_share(1000),)),
+    (("g1", "e1"), (gpuloom_share(1000), HALF)),
+)
+
+
 def of_theme(theme: str) -> tuple[Arena, ...]:
+    if theme == "gangs":
+        return PLANNED_ARENAS
     if theme == "holds":
         return HELD_ARENAS
     return MIXED_ARENAS if theme == "modes" else ARENAS

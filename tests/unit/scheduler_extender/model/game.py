@@ -26,6 +26,7 @@ class Game(Ends):
         self.theme = theme or _pick(arenas.THEMES, draw)
         nodes, self._kinds = _pick(arenas.of_theme(self.theme), draw)
         self.world = World(nodes)
+        self.world.planned = self.theme == "gangs"
         self.length = arenas.LENGTHS.get(self.theme, arenas.USUAL_LENGTH)
         themes = {self.theme} | arenas.INCLUDED.get(self.theme, set())
         self._moves = [name for name, entry in MOVES.items() if themes.intersection(entry.themes)]

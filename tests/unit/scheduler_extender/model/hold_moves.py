@@ -38,21 +38,21 @@ def a_hold_is_released(game: Game, draw: Draw) -> None:
     _begin(game, game.world.promises.release(game.world.replica.holding, pick(NAMES, draw)), draw)
 
 
-@move("holds", when=lambda game: game.world.serves)
+@move("holds", "gangs", when=lambda game: game.world.serves)
 def holds_are_tidied(game: Game, draw: Draw) -> None:
     """What has expired or was used is ended."""
     game.world.pass_time(draw(3) * 15)
     _begin(game, Task(game.world.replica.holding.tidy()), draw)
 
 
-@move("holds")
+@move("holds", "gangs")
 def holds_are_heard(game: Game, draw: Draw) -> None:
     for replica in game.world.replicas:
         if draw(2):
             replica.hear_holds(EVERYTHING if draw(2) else 1)
 
 
-@move("holds", weight=1, when=lambda game: bool(game.world.api.holds.objects))
+@move("holds", "gangs", weight=1, when=lambda game: bool(game.world.api.holds.objects))
 def somebody_deletes_a_hold(game: Game, draw: Draw) -> None:
     game.world.api.holds.delete_by_hand(pick(sorted(game.world.api.holds.objects), draw))
 

@@ -26,6 +26,7 @@ from tests.unit.scheduler_extender.model.machines import (
     START_WITHIN_S,
     Machine,
 )
+from tests.unit.scheduler_extender.model.planning import Planning
 
 DISCOVERY_TTL_S = 5.0
 SETTLE_S = 30.0
@@ -42,6 +43,7 @@ class Surroundings(Protocol):
     node_log: list[Change]
     machines: dict[str, Machine]
     silent_since_s: float | None
+    reserved: bool
 
     def facts_are_stale(self) -> bool: ...
 
@@ -64,10 +66,14 @@ class Replica:
         self.pods_heard = len(world.api.log)
         self.nodes_heard = len(world.node_log)
         self.state = ClusterState(Ledger(SETTLE_S), world.facts_are_stale, world.clock)
-        context = BindContext(self.state.ledger, self.state.views, DecisionLog(world.clock), world.clock)
+        self.planning = Planning(world, self.state, self._shown)
+        decisions, guard = DecisionLog(world.clock), self.planning.guard
+        context = BindContext(self.state.ledger, self.state.views, decisions, world.clock, guard=guard)
         self.bindings = Bindings(context, self, self, BIND_TIMEOUT_S, self)
         writer = HoldWriter(world.api.holds)
         self.holding = Holding(self.state.ledger, writer, self, self._unready_reason, world.clock)
+        self.planning.begin(self.holding)
+        self.planning.reserve(world.reserved)
         self._shown_holds: dict[str, JsonObject] = {}
         self.holds_heard = 0
         for machine in world.machines.values():
@@ -185,6 +191,7 @@ class Replica:
 
     async def bind(self, binding: PodBinding, *, timeout_s: float) -> None:
         sent_s = self._world.clock.elapsed_s
+        self.planning.check(binding)
         await Call(lambda: self._world.apply(binding, sent_s), binding, sent_s)
 
     def _hear(self, change: Change) -> None:

@@ -12,14 +12,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from gpuloom.codec.pod import is_terminal
 from tests.effort import examples
+from tests.unit.scheduler_extender.model.arenas import EVERYTHING
+from tests.unit.scheduler_extender.model.calls import Task
 from tests.unit.scheduler_extender.model.game import Game
 from tests.unit.scheduler_extender.model.hold_moves import HOLD_MOVES
 from tests.unit.scheduler_extender.model.mishaps import MISHAPS
 from tests.unit.scheduler_extender.model.moves import MOVES
+from tests.unit.scheduler_extender.model.planning import GANG, TIMEOUT_S
+from tests.unit.scheduler_extender.model.planning_moves import PLANNING_MOVES, a_turn
 
 WALKS_A_CASE = examples(200)
-assert all(play.__name__ in MOVES for play in (*MISHAPS, *HOLD_MOVES))
+PLANNED_WALKS = examples(80)
+assert all(play.__name__ in MOVES for play in (*MISHAPS, *HOLD_MOVES, *PLANNING_MOVES))
 
 
 class Cluster(RuleBasedStateMachine):
@@ -75,7 +81,35 @@ def test_nothing_that_is_held_is_given_to_anybody_else(case: int) -> None:
         walk(seed, "holds")
 
 
-def walk(seed: int, theme: str = "") -> None:
+@pytest.mark.parametrize("case", range(2))
+def test_no_gang_preemption_or_reservation_gives_a_device_to_two_owners_or_tears_a_gang(case: int) -> None:
+    for seed in range(case * PLANNED_WALKS, (case + 1) * PLANNED_WALKS):
+        game = walk(seed, "gangs")
+        planned = game.world.replica.planning
+        assert not planned.violations, f"seed {seed}: {planned.violations}"
+        torn = settled(game)
+        assert not torn, f"seed {seed}: {torn}"
+
+
+def settled(game: Game) -> str:
+    """Pods of the gang that are bound beside others that are not, when everybody has had all the time."""
+    world = game.world
+    for task in list(world.tasks):
+        game._finish(task)
+    game._complete_takeover()
+    for _ in range(4):
+        world.replica.hear_pods(EVERYTHING)
+        world.replica.hear_holds(EVERYTHING)
+        game._finish(Task(world.replica.bindings.settle()))
+        game._finish(a_turn(world.replica))
+        world.pass_time(TIMEOUT_S + 1)
+    members = [pod for name, pod in world.api.pods.items() if name in GANG]
+    alive = [pod for pod in members if "deletionTimestamp" not in pod["metadata"] and not is_terminal(pod)]
+    bound = [pod["metadata"]["name"] for pod in alive if pod["spec"].get("nodeName")]
+    return f"{bound} of {len(alive)} are bound" if 0 < len(bound) < len(alive) else ""
+
+
+def walk(seed: int, theme: str = "") -> Game:
     chance = Random(seed)
     game, played = Game(chance.randrange, theme), list[str]()
     for _ in range(game.length):
@@ -84,3 +118,4 @@ def walk(seed: int, theme: str = "") -> None:
 
         problem = game.world.overbooked() or game.world.out_of_step()
         assert not problem, f"seed {seed}, theme {game.theme}: {problem} after {played}"
+    return game

@@ -39,6 +39,7 @@ from tests.unit.scheduler_extender.model.api_server import ApiServer
 from tests.unit.scheduler_extender.model.calls import Call, Task
 from tests.unit.scheduler_extender.model.holds import Promises
 from tests.unit.scheduler_extender.model.machines import Machine, Owed
+from tests.unit.scheduler_extender.model.planning import as_planned_for
 from tests.unit.scheduler_extender.model.replica import BIND_TIMEOUT_S, DISCOVERY_TTL_S, Replica
 
 PRIORITIES = {"c": 1, "d": 1}
@@ -59,6 +60,11 @@ class World:
         self.on_their_way: list[Call] = []
         self.known: list[PodRef] = []
         self.promises = Promises(self.api.holds, self.clock)
+        self.reserved = False
+        """Whether there is a GPUReservation."""
+        self.planned = False
+        """Whether pods are in gangs, and may use reservations."""
+        self.planning_task: Task | None = None
         self._serial = 0
         for name in nodes:
             self._install(name)
@@ -96,7 +102,7 @@ class World:
         made["spec"]["priority"] = PRIORITIES.get(name, 0)
         if init is not None:
             made["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": init}}]
-        pod = self.api.create(made)
+        pod = self.api.create(as_planned_for(made) if self.planned else made)
         if node:
             self.machines[node].accept(pod, self.clock.elapsed_s)
 
@@ -107,6 +113,10 @@ class World:
         if task.waits_for is not None:
             self.tasks.append(task)
         return task
+
+    def is_planning(self) -> bool:
+        task = self.planning_task
+        return task is not None and task.waits_for is not None and task in self.tasks
 
     def go_on(self, task: Task) -> None:
         task.go_on()

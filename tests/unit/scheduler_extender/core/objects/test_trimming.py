@@ -110,12 +110,17 @@ def test_pods_that_ask_alike_share_what_they_ask() -> None:
     assert trim_pod(first)["spec"]["containers"] is trim_pod(second)["spec"]["containers"]
 
 
-def test_of_a_node_its_name_and_what_pods_may_use_are_kept() -> None:
+def test_of_a_node_all_that_kube_schedulers_filters_look_at_is_kept() -> None:
     node = a_node("n1")
-    node["status"] |= {"images": ["many"]}
+    node["metadata"] |= {"labels": {"zone": "a"}}
+    node["spec"] = {"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": True}
     node["status"]["allocatable"] |= {"ephemeral-storage": "1"}
+    whole = deepcopy(node)
+    node["metadata"] |= {"annotations": {"some": "text"}}
+    node["spec"] |= {"podCIDR": "10.0.0.0/24"}
+    node["status"] |= {"images": ["many"]}
 
-    assert trim_node(node) == a_node("n1")
+    assert trim_node(node) == whole
 
 
 def test_what_is_no_pod_is_left_to_its_judges() -> None:
@@ -128,7 +133,7 @@ def test_what_is_no_pod_is_left_to_its_judges() -> None:
     assert [trim_pod(pod) for pod in strange] == strange
 
 
-def test_of_a_pod_that_waits_its_nomination_is_kept_and_of_a_bound_one_nothing_of_it() -> None:
+def test_of_a_pod_that_waits_its_nomination_is_kept_and_of_a_bound_one_its_priority_alone() -> None:
     waiting, bound = a_ranked_pod("pod", 7, nominated="node"), a_ranked_pod("pod", 7, nominated="node")
     bound["spec"]["nodeName"] = "node"
 
@@ -136,5 +141,5 @@ def test_of_a_pod_that_waits_its_nomination_is_kept_and_of_a_bound_one_nothing_o
 
     assert asker_of(trim_pod(waiting)) == asker_of(waiting)
     assert "creationTimestamp" not in kept["metadata"]
-    assert "priority" not in kept["spec"]
+    assert kept["spec"]["priority"] == 7
     assert "nominatedNodeName" not in kept["status"]

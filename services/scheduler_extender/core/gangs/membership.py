@@ -1,0 +1,89 @@
+"""What a pod says of its gang, from Kubernetes' JSON. Pure.
+
+The label names the gang; nothing else makes a pod a member. How many members there are says an annotation,
+or the object that owns the pod (`sizes.py`). What can't be read is a problem of the gang, never a guess.
+"""
+
+import re
+from dataclasses import dataclass
+
+from gpuloom.kube.objects import JsonObject, metadata_of
+from gpuloom.names import (
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_GANG_TIMEOUT,
+    ANNOTATION_GANG_TOPOLOGY,
+    LABEL_GANG,
+)
+from gpuloom.placement.gangs.gang import DomainWish
+
+MOST_MEMBERS = 4096
+DEFAULT_TIMEOUT_S = 300
+LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 5, 43_200
+LABEL_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+"""On pods of a LeaderWorkerSet: each of its groups is a gang of its own."""
+
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """`gang` is namespace/name. `size` None: it is not said here. `problem`: why it can't be read, if so."""
+
+    gang: str
+    size: int | None = None
+    timeout_s: int = DEFAULT_TIMEOUT_S
+    wish: DomainWish | None = None
+    problem: str = ""
+
+
+def gang_of(pod: JsonObject) -> str:
+    """As namespace/name; empty for a pod of no gang."""
+    metadata = metadata_of(pod)
+    labels = metadata.get("labels")
+    name = labels.get(LABEL_GANG) if isinstance(labels, dict) else None
+    if not isinstance(name, str) or not name or not isinstance(labels, dict):
+        return ""
+    group = labels.get(LABEL_GROUP)
+    own = f"{name}/{group}" if isinstance(group, str) and group else name
+    return f"{metadata.get('namespace') or 'default'}/{own}"
+
+
+def membership_of(pod: JsonObject) -> Membership | None:
+    gang = gang_of(pod)
+    if not gang:
+        return None
+    found = metadata_of(pod).get("annotations")
+    annotations = found if isinstance(found, dict) else {}
+    try:
+        return Membership(
+            gang,
+            _whole(annotations, ANNOTATION_GANG_SIZE, 1, MOST_MEMBERS),
+            _whole(annotations, ANNOTATION_GANG_TIMEOUT, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
+            or DEFAULT_TIMEOUT_S,
+            _wish(annotations.get(ANNOTATION_GANG_TOPOLOGY)),
+        )
+    except ValueError as error:
+        return Membership(gang, problem=str(error))
+
+
+def _whole(annotations: JsonObject, key: str, least: int, most: int) -> int | None:
+    text = annotations.get(key)
+    if text is None:
+        return None
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ValueError(f"{key} must be a whole number, not {text!r}")
+    if not least <= int(text) <= most:
+        raise ValueError(f"{key} must be {least} to {most}, not {text}")
+    return int(text)
+
+
+def _wish(text: object) -> DomainWish | None:
+    if text is None or text == "":
+        return None
+    key, _, how = str(text).partition(":")
+    if _KEY.fullmatch(key) is None or how not in ("", "required", "preferred"):
+        raise ValueError(
+            f"{ANNOTATION_GANG_TOPOLOGY} must be the key of a node label, with :required (the default) or "
+            f":preferred behind it, not {text!r}"
+        )
+    return DomainWish(key, required=how != "preferred")

@@ -1,0 +1,284 @@
+"""A gang is whole or absent: reserved at once, bound where it was reserved, gone whole at its deadline."""
+
+import pytest
+
+from gpuloom.kube.objects import uid_of
+from gpuloom.runtime.clock import FakeClock
+from services.scheduler_extender.core.gangs.phases import Phase
+from tests.unit.scheduler_extender.planning.desk import Kubernetes, Leader
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def a_cluster(clock: FakeClock, **cards: int) -> tuple[Kubernetes, Leader]:
+    kubernetes = Kubernetes(cards or {"n1": 4, "n2": 4})
+    return kubernetes, Leader(kubernetes, clock)
+
+
+def phases(leader: Leader) -> dict[str, Phase]:
+    return {report.name: Phase(report.phase) for report in leader.gangs.reports}
+
+
+async def test_of_two_gangs_where_one_fits_one_runs_whole_and_the_other_holds_nothing(
+    clock: FakeClock,
+) -> None:
+    kubernetes, leader = a_cluster(clock)
+    first, second = kubernetes.gang("a", 8), kubernetes.gang("b", 8)
+
+    await leader.gangs.turn()
+    await leader.schedule(*second, *first)
+
+    await leader.gangs.turn()
+    assert set(kubernetes.bound()) == set(first)
+    assert phases(leader) == {"default/a": Phase.PLACED, "default/b": Phase.WAITING}
+    await leader.holding.tidy()
+    assert not kubernetes.holds.objects
+    assert "8 of 8 pods have no place" in leader.gangs.unplaced["default/b"][1]
+
+
+async def test_no_pod_of_a_gang_is_offered_a_node_before_the_whole_gang_has_its_places(
+    clock: FakeClock,
+) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4)
+
+    before = leader.offered(names[0])
+    answer = await leader.bind(names[0], "n1")
+    await leader.gangs.turn()
+
+    assert before == []
+    assert "planned" in answer
+    assert all(len(leader.offered(name)) == 1 for name in names)
+
+
+async def test_what_is_reserved_for_a_pod_is_offered_to_it_alone(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=2, n2=2)
+    names = kubernetes.gang("a", 4)
+    await leader.gangs.turn()
+    kubernetes.create("other")
+
+    assert leader.offered("other") == []
+    own = leader.offered(names[0])
+    (elsewhere,) = {"n1", "n2"} - set(own)
+    assert "another node" in await leader.bind(names[0], elsewhere)
+    assert await leader.bind(names[0], own[0]) == ""
+
+
+async def test_an_incomplete_a_gated_or_a_sizeless_gang_waits_and_says_why(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    kubernetes.create("few-0", gang="few", size=3)
+    kubernetes.gang("gated", 2, gated=True)
+    kubernetes.create("odd-0", gang="odd")
+
+    await leader.gangs.turn()
+
+    reasons = {report.name: report.reason for report in leader.gangs.reports}
+    assert reasons["default/few"] == "1 of 3 pods exist"
+    assert reasons["default/gated"] == "some of its pods have scheduling gates"
+    assert "gpuloom.dev/gang-size" in reasons["default/odd"]
+    assert not kubernetes.holds.objects
+
+
+async def test_a_size_may_come_from_the_owner(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    kubernetes.sizes["owned"] = 2
+    for i in range(2):
+        kubernetes.create(f"owned-{i}", gang="owned")
+
+    await leader.gangs.turn()
+
+    assert phases(leader) == {"default/owned": Phase.RESERVED}
+
+
+async def test_a_reservation_that_fails_half_way_leaves_nothing(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4)
+    kubernetes.holds.left_before_failure = 2
+
+    await leader.gangs.turn()
+
+    assert not kubernetes.holds.objects
+    assert leader.free_cards() == 8
+    assert leader.offered(names[0]) == []
+    kubernetes.holds.left_before_failure = None
+    await leader.gangs.turn()
+    assert leader.offered(names[0])
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["one leader", "a leader is killed"])
+async def test_a_gang_that_is_not_bound_whole_in_time_leaves_whole(clock: FakeClock, killed: bool) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 8, timeout_s=60)
+    kubernetes.unbindable.update(names[4:])
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    assert set(kubernetes.bound()) == set(names[:4])
+    await clock.advance(40.0)
+    if killed:
+        leader.die()
+        leader = Leader(kubernetes, clock)
+        await leader.gangs.turn()
+        assert kubernetes.evicted == []
+
+    await clock.advance(25.0)
+    await leader.gangs.turn()
+
+    assert sorted(kubernetes.evicted) == names[:4]
+    assert not kubernetes.holds.objects
+    for name in names[:4]:
+        kubernetes.delete(name)
+    await leader.released()
+    assert leader.free_cards() == 8
+    assert {reason for _, reason, _ in kubernetes.told} >= {"GangReserved", "GangEvicted"}
+
+
+async def test_a_pod_whose_bind_is_never_answered_does_not_count_as_bound(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 8, timeout_s=60)
+    kubernetes.unbindable.add(names[4])
+    kubernetes.silent = True
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    await leader.gangs.turn()
+    assert phases(leader) == {"default/a": Phase.RESERVED}
+    await clock.advance(61.0)
+
+    await leader.gangs.turn()
+    assert set(kubernetes.evicted) == set(names) - {names[4]}
+    # Its pod is seen unbound at a newer version: no Binding of it can be applied any more.
+    kubernetes.refuse(names[4])
+    await leader.bindings.settle()
+    await leader.gangs.turn()
+
+    assert not kubernetes.holds.objects
+
+
+async def test_an_eviction_that_is_forbidden_is_tried_again_and_keeps_the_places(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4)
+    kubernetes.unbindable.add(names[3])
+    kubernetes.guarded.add(names[0])
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    await clock.advance(61.0)
+
+    await leader.gangs.turn()
+    assert sorted(kubernetes.evicted) == names[1:3]
+    kubernetes.unbindable.clear()
+    assert await leader.schedule(names[3]) == {names[3]: "refused"}
+    kubernetes.guarded.clear()
+    await leader.gangs.turn()
+
+    assert sorted(kubernetes.evicted) == names[:3]
+    assert not kubernetes.holds.objects
+
+
+async def test_a_new_leader_takes_up_what_was_reserved(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 8)
+    await leader.gangs.turn()
+    await leader.schedule(*names[:3])
+    before = {name: leader.offered(name) for name in names[3:]}
+    leader.die()
+
+    successor = Leader(kubernetes, clock)
+    assert successor.offered(names[3]) == []
+    await successor.gangs.turn()
+
+    assert {name: successor.offered(name) for name in names[3:]} == before
+    assert set((await successor.schedule(*names[3:])).values()) == {""}
+
+
+async def test_half_a_plan_of_a_leader_that_died_is_given_back(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 8)
+    await leader.gangs.turn()
+    for hold in sorted(kubernetes.holds.objects)[:5]:
+        del kubernetes.holds.objects[hold]
+    leader.die()
+    kubernetes.delete(names[7])
+
+    successor = Leader(kubernetes, clock)
+    await successor.gangs.turn()
+
+    assert phases(successor) == {"default/a": Phase.INCOMPLETE}
+    assert not kubernetes.holds.objects
+
+
+async def test_a_place_that_is_not_offered_twice_is_planned_anew(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=2, n2=2, n3=2)
+    names = kubernetes.gang("a", 2, cards=2)
+    await leader.gangs.turn()
+    (place,) = leader.offered(names[0])
+    for _ in range(2):
+        assert leader.offered(names[0], without=[place]) == []
+
+    await leader.gangs.turn()
+
+    (anew,) = leader.offered(names[0])
+    assert anew != place
+    assert len(kubernetes.holds.objects) == 2
+
+
+async def test_the_higher_priority_comes_first_then_the_older(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=2)
+    kubernetes.gang("old", 2)
+    kubernetes.gang("high", 2, priority=10)
+
+    await leader.gangs.turn()
+
+    assert phases(leader) == {"default/high": Phase.RESERVED, "default/old": Phase.WAITING}
+
+
+async def test_a_large_gang_is_passed_only_so_often(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=4)
+    kubernetes.create("runs", 1)
+    await leader.schedule("runs")
+    kubernetes.gang("large", 4)
+    passed = 0
+    for i in range(30):
+        names = kubernetes.gang(f"small{i}", 2)
+        await leader.gangs.turn()
+        outcome = await leader.schedule(*names)
+        passed += set(outcome.values()) == {""}
+        for name in names:
+            kubernetes.delete(name)
+        await leader.released()
+
+    assert passed == 8
+    kubernetes.delete("runs")
+    await leader.released()
+    await leader.gangs.turn()
+    assert phases(leader)["default/large"] is Phase.RESERVED
+
+
+async def test_a_gang_that_lost_a_pod_gets_it_back_beside_the_others(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4)
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    kubernetes.delete(names[0])
+    kubernetes.create("again", gang="a", size=4)
+    await leader.gangs.turn()
+
+    assert await leader.schedule("again") == {"again": ""}
+    await leader.gangs.turn()
+    assert phases(leader) == {"default/a": Phase.PLACED}
+    assert kubernetes.evicted == []
+
+
+async def test_promises_to_pods_that_are_gone_end(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 2)
+    await leader.gangs.turn()
+    assert all(leader.promises.of(uid_of(kubernetes.pods[name])) for name in names)
+    for name in names:
+        kubernetes.delete(name)
+
+    await leader.gangs.turn()
+
+    assert not kubernetes.holds.objects
+    assert leader.free_cards() == 8
