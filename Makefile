@@ -63,6 +63,10 @@ bench-cost: $(VENV)/.dev-ready ## the cost engine's store: ingest against bare C
 bench-autoscaler: $(VENV)/.dev-ready ## cost of scale-up against a MILP bound, cluster-autoscaler's and Karpenter's rules; forecasts; DATA=<folder>
 	@$(BIN)/python -m tests.bench.autoscaler $(DATA) $(ARGS)
 
+# As bench-autoscaler, it needs a folder with recorded traces.
+bench-inference: $(VENV)/.dev-ready ## replicas under recorded arrivals: ratio, adaptive, HPAs, a queue scaler, foresight; DATA=<folder>
+	@$(BIN)/python -m tests.bench.inference $(or $(DATA),$(GPULOOM_DATA)) $(ARGS)
+
 sim-week: $(VENV)/.dev-ready ## a week of autoscaling in simulated time, with and without each feature: table and picture
 	@$(BIN)/python -m tests.bench.autoscaler.week $(ARGS)
 

@@ -46,6 +46,8 @@ class Embedded(StrEnum):
     AGENTS_FILE = "agents_file"
     CLOUD = "cloud"
     """Address of the simulated cloud."""
+    INFERENCE = "inference"
+    """Address of the played inference service."""
     DATABASES = "databases"
     """The directory of SQLite files."""
     CONSOLE_ACCESS = "console_access"
@@ -301,13 +303,31 @@ ROSTER = Roster(
             name="autoscaler",
             kind=Kind.LEADER,
             short="autoscaler",
-            own_ports=(grpc_port(50056, "console", "cli"),),
+            own_ports=(
+                grpc_port(50056, "console", "cli"),
+                Port(
+                    "keda",
+                    50059,
+                    "GPULOOM_AUTOSCALER_KEDA_PORT",
+                    frozenset({"keda"}),
+                    "GPULOOM_AUTOSCALER_KEDA_HOST",
+                ),
+                Port(
+                    "metrics-api",
+                    6443,
+                    "GPULOOM_AUTOSCALER_METRICS_API_PORT",
+                    frozenset({"kube_apiserver"}),
+                    "GPULOOM_AUTOSCALER_METRICS_API_HOST",
+                ),
+            ),
             outside=frozenset(
                 {Outside.KUBERNETES_API, Outside.CLOUD_API, Outside.POSTGRESQL, Outside.PROMETHEUS}
             ),
             embedded={
                 "GPULOOM_AUTOSCALER_SIMULATED_CLOUD": "{cloud}",
                 "GPULOOM_AUTOSCALER_LEASE_NAMESPACE": "{namespace}",
+                "GPULOOM_AUTOSCALER_INFERENCE_METRICS_URL": "{inference}/metrics",
+                "GPULOOM_AUTOSCALER_INFERENCE_INTERVAL": "2s",
                 "GPULOOM_DATABASE_URL": "sqlite:///{databases}/autoscaler.db",
                 # Whoever watches wants to see nodes come and go within minutes.
                 "GPULOOM_AUTOSCALER_INTERVAL": "2s",
@@ -381,5 +401,6 @@ ROSTER = Roster(
         Client("kube_apiserver", certified=False),
         Client("prometheus", certified=False),
         Client("opencost", certified=False),
+        Client("keda"),
     ),
 )

@@ -1,4 +1,4 @@
-"""`gpuloom autoscaler status|plan|history|policy`: what nodes are bought and drained, and why. Only shows."""
+"""`gpuloom autoscaler status|plan|history|policy|inference`: nodes and replicas, and why. Only shows."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,7 +19,13 @@ from gpuloom.cli.connection import (
 )
 from gpuloom.cli.output import Output, OutputOption
 from gpuloom.cli.tables import table_lines
-from gpuloom.model.autoscaling import AutoscalerStanding, PolicyPlan, PolicyStanding, ScalingRecord
+from gpuloom.model.autoscaling import (
+    AutoscalerStanding,
+    InferenceStanding,
+    PolicyPlan,
+    PolicyStanding,
+    ScalingRecord,
+)
 
 if TYPE_CHECKING:
     from gpuloom.rpc.channel import RpcChannel
@@ -39,6 +45,9 @@ def register(app: typer.Typer) -> None:
     commands.command("plan", short_help="What would be bought or drained now, and what was rejected.")(plan)
     commands.command("history", short_help="The newest scaling actions.")(history)
     commands.command("policy", short_help="Policies with their pools, limits and cooldowns.")(policy)
+    commands.command("inference", short_help="Inference services: replicas, what is wanted, and why.")(
+        inference
+    )
     app.add_typer(commands, name="autoscaler")
 
 
@@ -93,6 +102,19 @@ def policy(
 
     found = _asked(autoscaler, directory, lambda channel: standing(channel, timeout))
     _show(found.policies, output, policy_lines(found.policies))
+
+
+def inference(
+    autoscaler: AutoscalerOption = "",
+    directory: DirectoryOption = Path("run"),
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show how inference services are scaled, what was measured, and why they stand so."""
+    from gpuloom.clients.autoscaler import inference as asked  # noqa: PLC0415 - brings gRPC along
+
+    found = _asked(autoscaler, directory, lambda channel: asked(channel, timeout))
+    _show(found, output, inference_lines(found))
 
 
 def status_lines(found: AutoscalerStanding) -> Iterator[str]:
@@ -196,6 +218,34 @@ def policy_lines(found: Sequence[PolicyStanding]) -> Iterator[str]:
         for pool in one.pools
     ]
     yield from table_lines([header, *rows], right=("NODES", "MIN", "MAX", "PRIORITY", "UP IN", "DOWN IN"))
+
+
+def inference_lines(found: Sequence[InferenceStanding]) -> Iterator[str]:
+    header = ("POLICY", "TARGET", "MODE", "MIN", "MAX", "NOW", "READY", "DESIRED", "METRICS", "MESSAGE")
+    rows = [
+        (
+            f"{one.namespace}/{one.name}",
+            one.target or "-",
+            one.mode or "-",
+            str(one.min_replicas),
+            str(one.max_replicas),
+            _count(one.current_replicas),
+            str(one.ready_replicas),
+            _count(one.desired_replicas),
+            ", ".join(f"{name} {_number(value)}/{target:g}" for name, target, value in one.metrics) or "-",
+            one.message,
+        )
+        for one in found
+    ]
+    yield from table_lines([header, *rows], right=("MIN", "MAX", "NOW", "READY", "DESIRED"))
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4g}"
 
 
 def _asked(given: str, directory: Path, question: "Callable[[RpcChannel], Awaitable[Answer]]") -> Answer:

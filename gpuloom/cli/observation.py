@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gpuloom.cli.tally import PodCounts, PodTally
+from gpuloom.clients.autoscaler import inference
 from gpuloom.clients.cost import cost_summary
 from gpuloom.clients.discovery import ClusterMirror, MirrorOptions
 from gpuloom.clients.extender import DecisionFollower, list_allocations
@@ -20,6 +21,7 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.informer import Informer
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import GPU_NODE_CLAIMS, PODS
+from gpuloom.model.autoscaling import InferenceStanding
 from gpuloom.model.cost import CostSummary
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Decision, LedgerEntry
@@ -40,6 +42,7 @@ _log = logging.getLogger(__name__)
 LEDGER_INTERVAL_S = 1.0
 AUDIT_INTERVAL_S = 2.0
 COST_INTERVAL_S = 2.0
+INFERENCE_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class MeshView:
     cost: CostSummary | None = None
     claims: Mapping[str, int] = field(default_factory=dict)
     """Nodes that the autoscaler asked for, by state."""
+    inference: tuple[InferenceStanding, ...] = ()
 
     @property
     def restarts(self) -> int:
@@ -85,6 +89,7 @@ class Observer:
         self._started_s = clock.monotonic()
         self._allocated_milli: dict[str, int] = {}
         self._cost: CostSummary | None = None
+        self._inference: tuple[InferenceStanding, ...] = ()
         self.tally = PodTally(mesh.plan.modes)
         self.claims: Callable[[], Mapping[str, int]] = dict
 
@@ -105,6 +110,7 @@ class Observer:
             fault=None if self._faults is None else self._faults.active,
             cost=self._cost,
             claims=self.claims(),
+            inference=self._inference,
         )
 
     async def follow_cost(self, channel: RpcChannel) -> None:
@@ -114,6 +120,14 @@ class Observer:
             except GpuloomError as error:
                 _log.info("costs not read", extra={"reason": str(error)})
             await self._clock.sleep(COST_INTERVAL_S)
+
+    async def follow_inference(self, channel: RpcChannel) -> None:
+        while True:
+            try:
+                self._inference = await inference(channel, INFERENCE_INTERVAL_S)
+            except GpuloomError as error:
+                _log.info("inference services not read", extra={"reason": str(error)})
+            await self._clock.sleep(INFERENCE_INTERVAL_S)
 
     async def follow_audit(self) -> None:
         audit = self._mesh.live_audit()
@@ -161,6 +175,7 @@ async def observe(
         RpcChannel(rpc, plan.address("discovery"), "discovery") as discovery,
         RpcChannel(rpc, plan.address("scheduler_extender"), "scheduler_extender") as extender,
         RpcChannel(rpc, plan.address("cost_engine"), "cost_engine") as cost,
+        RpcChannel(rpc, plan.address("autoscaler"), "autoscaler") as autoscaler,
     ):
         mirror = ClusterMirror(discovery, clock, MirrorOptions(with_usage=True))
         follower = DecisionFollower(extender, clock)
@@ -172,6 +187,7 @@ async def observe(
         async with asyncio.TaskGroup() as group:
             work = [pods.run(), claims.run(), mirror.run(), follower.run()]
             work += [observer.follow_ledger(extender), observer.follow_audit(), observer.follow_cost(cost)]
+            work += [observer.follow_inference(autoscaler)]
             work += [] if faults is None else [faults.run()]
             tasks = [group.create_task(loop) for loop in work]
             try:

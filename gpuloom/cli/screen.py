@@ -49,6 +49,7 @@ def render(frame: Frame, view: MeshView, width: int, height: int) -> list[Text]:
         *_reasons(view.pods.pending_reasons, width, MOST_REASONS if roomy else 2),
         _checks(view),
         *_cost(view),
+        *_inference(view, width),
         *_problems(view, width, MOST_PROBLEMS if roomy else 3),
     ]
     bottom = [Text(""), *addresses]
@@ -124,6 +125,21 @@ def _cost(view: MeshView) -> list[Text]:
     if summary.unpriced_nodes:
         line.append(f"   {summary.unpriced_nodes} nodes without a price", WAITING)
     return [line]
+
+
+def _inference(view: MeshView, width: int) -> list[Text]:
+    """How many replicas each inference service has, and why."""
+    lines = []
+    for one in view.inference:
+        line = Text.assemble(("Inference  ", "bold"), f"{one.name} {one.ready_replicas} ready")
+        if one.starting_replicas:
+            line.append(f", {one.starting_replicas} starting", WAITING)
+        if one.current_replicas is not None:
+            line.append(f" of {one.current_replicas}")
+        line.append(f"   {one.message}", WAITING if one.obstacle else "")
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    return lines
 
 
 def _checks(view: MeshView) -> Text:

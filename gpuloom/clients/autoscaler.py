@@ -6,6 +6,7 @@ from gpuloom.codec.device import pod_from_proto
 from gpuloom.model.autoscaling import (
     AutoscalerStanding,
     ClaimStanding,
+    InferenceStanding,
     PlannedMachine,
     PolicyPlan,
     PolicyStanding,
@@ -30,6 +31,13 @@ async def standing(channel: RpcChannel, timeout_s: float) -> AutoscalerStanding:
 async def plans(channel: RpcChannel, timeout_s: float) -> tuple[PolicyPlan, ...]:
     answer = await channel.stub(AutoscalerServiceStub).GetPlan(pb.GetPlanRequest(), timeout=timeout_s)
     return tuple(_plan(one) for one in answer.plans)
+
+
+async def inference(channel: RpcChannel, timeout_s: float) -> tuple[InferenceStanding, ...]:
+    answer = await channel.stub(AutoscalerServiceStub).GetInference(
+        pb.GetInferenceRequest(), timeout=timeout_s
+    )
+    return tuple(_inference(one) for one in answer.policies)
 
 
 async def actions(channel: RpcChannel, limit: int, timeout_s: float) -> tuple[ScalingRecord, ...]:
@@ -59,6 +67,27 @@ def _policy(one: pb.PolicyStanding) -> PolicyStanding:
         told("predicted_utilization"),
         told("prediction_confidence"),
         tuple(_pool(pool) for pool in one.pools),
+    )
+
+
+def _inference(one: pb.InferenceStanding) -> InferenceStanding:
+    return InferenceStanding(
+        one.namespace,
+        one.name,
+        one.target,
+        one.mode,
+        one.min_replicas,
+        one.max_replicas,
+        one.current_replicas if one.HasField("current_replicas") else None,
+        one.desired_replicas if one.HasField("desired_replicas") else None,
+        one.ready_replicas,
+        one.starting_replicas,
+        one.obstacle,
+        one.message,
+        one.last_scale.ToDatetime(UTC) if one.HasField("last_scale") else None,
+        one.hold_seconds if one.HasField("hold_seconds") else None,
+        one.cold_start_seconds if one.HasField("cold_start_seconds") else None,
+        tuple((it.name, it.target, it.value if it.HasField("value") else None) for it in one.metrics),
     )
 
 

@@ -89,6 +89,12 @@ class KubeClient:
         """What the API server says of itself, as {"major": "1", "minor": "34", …}."""
         return await self._transport.read(Request("GET", "/version", Call("get", "version", "")), timeout_s)
 
+    async def served(self, api_version: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[JsonObject]:
+        """The resources of a group and version, as {"name": "deployments", "kind": "Deployment", …}."""
+        path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        found = await self._transport.read(Request("GET", path, Call("get", "apis", api_version)), timeout_s)
+        return list(found.get("resources") or ())
+
     async def get(
         self,
         resource: Resource,

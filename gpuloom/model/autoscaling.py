@@ -38,6 +38,28 @@ class PolicyStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class InferenceStanding:
+    """None: not known, or not considered. `metrics` are name, target and value."""
+
+    namespace: str
+    name: str
+    target: str
+    mode: str
+    min_replicas: int
+    max_replicas: int
+    current_replicas: int | None
+    desired_replicas: int | None
+    ready_replicas: int
+    starting_replicas: int
+    obstacle: str
+    message: str
+    last_scale: datetime | None
+    hold_s: float | None
+    cold_start_s: float | None
+    metrics: tuple[tuple[str, float, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimStanding:
     name: str
     pool: str

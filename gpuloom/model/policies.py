@@ -174,10 +174,37 @@ class CustomMetric:
     target: float
 
 
+class InferenceServer(StrEnum):
+    """Whose metric names the built-in queries use. AUTO: of whichever is there."""
+
+    AUTO = "auto"
+    VLLM = "vllm"
+    TGI = "tgi"
+    TRITON = "triton"
+    SGLANG = "sglang"
+    KSERVE = "kserve"
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveSettings:
+    """What mode adaptive is told; what is None it learns, or asks by the built-in query.
+
+    Without `activation_query` a target never goes to 0: nothing would wake it.
+    """
+
+    requests_per_replica: int | None = None
+    cold_start_s: int | None = None
+    arrival_rate_query: str | None = None
+    in_flight_query: str | None = None
+    service_time_query: str | None = None
+    activation_query: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class InferenceMetrics:
     """A metric that is None is not considered."""
 
+    server: InferenceServer = InferenceServer.AUTO
     latency: LatencyMetric | None = None
     gpu_utilization: TargetMetric | None = None
     gpu_memory: TargetMetric | None = None
@@ -215,6 +242,7 @@ class InferencePolicySpec:
     mode: InferenceMode = InferenceMode.RATIO
     scale_up: ScalingBehavior = field(default_factory=ScalingBehavior)
     scale_down: ScalingBehavior = field(default_factory=ScalingBehavior)
+    adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.agents,
         options.extender,
         options.certificates,
+        options.inference_port,
     )
 
     async def run() -> None:
@@ -41,6 +42,7 @@ def _parser() -> CommandParser:
     add("--name", required=True, help="this host, as the kubeconfig shall name it")
     add("--api-port", type=int, default=8001, metavar="N", help="of the Kubernetes API (default 8001)")
     add("--cloud-port", type=int, default=8002, metavar="N", help="of the simulated cloud (default 8002)")
+    add("--inference-port", type=int, default=8003, metavar="N", help="of the played service (default 8003)")
     add("--agents", type=_address, required=True, metavar="HOST:PORT", help="of the first agent")
     add(
         "--extender",

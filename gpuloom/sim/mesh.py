@@ -70,6 +70,7 @@ class MeshPorts:
 
     api: int
     cloud: int
+    inference: int
     services: Mapping[str, Mapping[str, int]]
     agents_grpc: tuple[int, ...]
     agents: tuple[Mapping[str, int], ...]
@@ -146,7 +147,7 @@ def agent_process(node: str) -> str:
 
 def count_ports(nodes: Sequence[str], roster: Roster = ROSTER) -> int:
     of_services = sum(len(row.ports) for row in central(roster))
-    return 2 + of_services + len(nodes) + len(_AGENT_PORTS) * len(agent_groups(nodes))
+    return 3 + of_services + len(nodes) + len(_AGENT_PORTS) * len(agent_groups(nodes))
 
 
 def assign_ports(nodes: Sequence[str], ports: Sequence[int], roster: Roster = ROSTER) -> MeshPorts:
@@ -154,6 +155,7 @@ def assign_ports(nodes: Sequence[str], ports: Sequence[int], roster: Roster = RO
     return MeshPorts(
         api=next(left),
         cloud=next(left),
+        inference=next(left),
         services={row.name: {port.name: next(left) for port in row.ports} for row in central(roster)},
         agents_grpc=tuple(next(left) for _ in nodes),
         agents=tuple({name: next(left) for name in _AGENT_PORTS} for _ in agent_groups(nodes)),
@@ -187,7 +189,8 @@ class MeshPlanner:
 
     def simulation(self) -> tuple[tuple[ProcessSpec, ...], tuple[ProcessSpec, ...]]:
         """What is not ours: the processes that the mesh needs, and those that need the mesh."""
-        return (self._api(), self._cloud(), self._kubelets()), (self._scheduler(), self._workload())
+        players = (self._scheduler(), self._workload(), self._inference())
+        return (self._api(), self._cloud(), self._kubelets()), players
 
     def plan(self) -> MeshPlan:
         """Each stage needs the one before; whatever is in one stage starts together."""
@@ -197,7 +200,7 @@ class MeshPlanner:
             # All at once: whoever finds another not yet there tries again.
             tuple(self._central(row) for row in central(self.roster)),
             (self._scheduler(),),
-            (self._workload(),),
+            (self._workload(), self._inference()),
         )
         return MeshPlan(self.directory, self.machines, self.ports, stages, self.roster)
 
@@ -242,6 +245,13 @@ class MeshPlanner:
         limit = () if rate is None else ("--rate", f"{rate:g}")
         arguments = ("--api", self._api_url, "--seed", str(self.options.seed), *limit)
         return self._simulation("workload", "gpuloom.sim.workload", arguments)
+
+    def _inference(self) -> ProcessSpec:
+        arguments = (
+            *("--api", self._api_url, "--host", self._listen, "--port", str(self.ports.inference)),
+            *("--seed", str(self.options.seed)),
+        )
+        return self._simulation("inference", "gpuloom.sim.inference", arguments)
 
     def _agents(self) -> tuple[ProcessSpec, ...]:
         groups = agent_groups([machine.node for machine in self.machines])
@@ -319,6 +329,7 @@ class MeshPlanner:
         return {
             Embedded.AGENTS_FILE: str(self.directory.agents_file),
             Embedded.CLOUD: _url(self.ports.cloud),
+            Embedded.INFERENCE: _url(self.ports.inference),
             Embedded.DATABASES: str(self.directory.databases),
             Embedded.CONSOLE_ACCESS: "loopback",
             Embedded.NAMESPACE: SERVICE_NAMESPACE,

@@ -38,6 +38,7 @@ class Surroundings:
     agents: Address
     extender_url: str
     certificates: Path
+    inference_port: int = 8003
 
 
 class SimulatedCluster:
@@ -61,7 +62,12 @@ class SimulatedCluster:
 
     def _planner(self, directory: RunDirectory, machines: tuple[MachineSpec, ...]) -> MeshPlanner:
         ports = MeshPorts(
-            api=self._around.api_port, cloud=self._around.cloud_port, services={}, agents_grpc=(), agents=()
+            api=self._around.api_port,
+            cloud=self._around.cloud_port,
+            inference=self._around.inference_port,
+            services={},
+            agents_grpc=(),
+            agents=(),
         )
         return MeshPlanner(
             self._options,

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from gpuloom.v1 import types_pb2 as gpuloom_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgpuloom/v1/autoscaler.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16gpuloom/v1/types.proto\"\x12\n\x10GetStatusRequest\"\x83\x01\n\x11GetStatusResponse\x12,\n\x08policies\x18\x01 \x03(\x0b\x32\x1a.gpuloom.v1.PolicyStanding\x12%\n\x06\x63laims\x18\x02 \x03(\x0b\x32\x15.gpuloom.v1.NodeClaim\x12\x19\n\x11interruption_rate\x18\x03 \x01(\x01\"\xc7\x03\n\x0ePolicyStanding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x03 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x13\n\x0bready_nodes\x18\x05 \x01(\r\x12\x15\n\rdesired_nodes\x18\x06 \x01(\r\x12\x11\n\tmax_nodes\x18\x07 \x01(\r\x12\x14\n\x0cpending_pods\x18\x08 \x01(\r\x12\x18\n\x0butilization\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\n \x01(\t\x12\x1d\n\x15scale_up_wait_seconds\x18\x0b \x01(\x01\x12\x1f\n\x17scale_down_wait_seconds\x18\x0c \x01(\x01\x12\"\n\x15predicted_utilization\x18\r \x01(\x01H\x01\x88\x01\x01\x12\"\n\x15prediction_confidence\x18\x0e \x01(\x01H\x02\x88\x01\x01\x12\'\n\x05pools\x18\x0f \x03(\x0b\x32\x18.gpuloom.v1.PoolStandingB\x0e\n\x0c_utilizationB\x18\n\x16_predicted_utilizationB\x18\n\x16_prediction_confidence\"\x87\x01\n\x0cPoolStanding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\r\x12\x11\n\tmin_nodes\x18\x03 \x01(\r\x12\x16\n\tmax_nodes\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12\x0f\n\x07problem\x18\x06 \x01(\tB\x0c\n\n_max_nodes\"\x89\x02\n\tNodeClaim\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x15\n\rinstance_type\x18\x03 \x01(\t\x12\x0c\n\x04zone\x18\x04 \x01(\t\x12\x15\n\rcapacity_type\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\x11\n\tnode_name\x18\x07 \x01(\t\x12\x0c\n\x04gpus\x18\x08 \x01(\r\x12\x1e\n\x11nano_usd_per_hour\x18\t \x01(\x03H\x00\x88\x01\x01\x12-\n\trequested\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x0b \x01(\tB\x14\n\x12_nano_usd_per_hour\"\x10\n\x0eGetPlanRequest\"8\n\x0fGetPlanResponse\x12%\n\x05plans\x18\x01 \x03(\x0b\x32\x16.gpuloom.v1.PolicyPlan\"\xae\x02\n\nPolicyPlan\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12,\n\x08machines\x18\x02 \x03(\x0b\x32\x1a.gpuloom.v1.PlannedMachine\x12%\n\x06placed\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.PlacedPod\x12)\n\x08unplaced\x18\x04 \x03(\x0b\x32\x17.gpuloom.v1.UnplacedPod\x12.\n\x08rejected\x18\x05 \x03(\x0b\x32\x1c.gpuloom.v1.RejectedOffering\x12\x17\n\x0fscale_up_reason\x18\x06 \x01(\t\x12\x15\n\rscale_up_held\x18\x07 \x01(\t\x12\x15\n\rdrained_claim\x18\x08 \x01(\t\x12\x19\n\x11scale_down_reason\x18\t \x01(\t\"\xb0\x01\n\x0ePlannedMachine\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x15\n\rinstance_type\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x15\n\rcapacity_type\x18\x04 \x01(\t\x12\x19\n\x11nano_usd_per_hour\x18\x05 \x01(\x03\x12\x17\n\x0fprice_estimated\x18\x06 \x01(\x08\x12 \n\x04pods\x18\x07 \x03(\x0b\x32\x12.gpuloom.v1.PodRef\"/\n\tPlacedPod\x12\x0f\n\x07pod_uid\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\">\n\x0bUnplacedPod\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\"4\n\x10RejectedOffering\x12\x10\n\x08offering\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"#\n\x12ListActionsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"G\n\x13ListActionsResponse\x12\x30\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1f.gpuloom.v1.ScalingActionRecord\"\xb5\x01\n\x13ScalingActionRecord\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0c\n\x04pool\x18\x04 \x01(\t\x12\r\n\x05\x63ount\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0e\n\x06\x63laims\x18\x07 \x03(\t\x12\x19\n\x11nano_usd_per_hour\x18\x08 \x01(\x03\x32\x80\x02\n\x11\x41utoscalerService\x12M\n\tGetStatus\x12\x1c.gpuloom.v1.GetStatusRequest\x1a\x1d.gpuloom.v1.GetStatusResponse\"\x03\x90\x02\x01\x12G\n\x07GetPlan\x12\x1a.gpuloom.v1.GetPlanRequest\x1a\x1b.gpuloom.v1.GetPlanResponse\"\x03\x90\x02\x01\x12S\n\x0bListActions\x12\x1e.gpuloom.v1.ListActionsRequest\x1a\x1f.gpuloom.v1.ListActionsResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgpuloom/v1/autoscaler.proto\x12\ngpuloom.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16gpuloom/v1/types.proto\"\x12\n\x10GetStatusRequest\"\x83\x01\n\x11GetStatusResponse\x12,\n\x08policies\x18\x01 \x03(\x0b\x32\x1a.gpuloom.v1.PolicyStanding\x12%\n\x06\x63laims\x18\x02 \x03(\x0b\x32\x15.gpuloom.v1.NodeClaim\x12\x19\n\x11interruption_rate\x18\x03 \x01(\x01\"\xc7\x03\n\x0ePolicyStanding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x03 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\x12\x13\n\x0bready_nodes\x18\x05 \x01(\r\x12\x15\n\rdesired_nodes\x18\x06 \x01(\r\x12\x11\n\tmax_nodes\x18\x07 \x01(\r\x12\x14\n\x0cpending_pods\x18\x08 \x01(\r\x12\x18\n\x0butilization\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\n \x01(\t\x12\x1d\n\x15scale_up_wait_seconds\x18\x0b \x01(\x01\x12\x1f\n\x17scale_down_wait_seconds\x18\x0c \x01(\x01\x12\"\n\x15predicted_utilization\x18\r \x01(\x01H\x01\x88\x01\x01\x12\"\n\x15prediction_confidence\x18\x0e \x01(\x01H\x02\x88\x01\x01\x12\'\n\x05pools\x18\x0f \x03(\x0b\x32\x18.gpuloom.v1.PoolStandingB\x0e\n\x0c_utilizationB\x18\n\x16_predicted_utilizationB\x18\n\x16_prediction_confidence\"\x87\x01\n\x0cPoolStanding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\r\x12\x11\n\tmin_nodes\x18\x03 \x01(\r\x12\x16\n\tmax_nodes\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12\x0f\n\x07problem\x18\x06 \x01(\tB\x0c\n\n_max_nodes\"\x89\x02\n\tNodeClaim\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x15\n\rinstance_type\x18\x03 \x01(\t\x12\x0c\n\x04zone\x18\x04 \x01(\t\x12\x15\n\rcapacity_type\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\x11\n\tnode_name\x18\x07 \x01(\t\x12\x0c\n\x04gpus\x18\x08 \x01(\r\x12\x1e\n\x11nano_usd_per_hour\x18\t \x01(\x03H\x00\x88\x01\x01\x12-\n\trequested\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x0b \x01(\tB\x14\n\x12_nano_usd_per_hour\"\x15\n\x13GetInferenceRequest\"G\n\x14GetInferenceResponse\x12/\n\x08policies\x18\x01 \x03(\x0b\x32\x1d.gpuloom.v1.InferenceStanding\"\xfe\x03\n\x11InferenceStanding\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0c\n\x04mode\x18\x04 \x01(\t\x12\x14\n\x0cmin_replicas\x18\x05 \x01(\r\x12\x14\n\x0cmax_replicas\x18\x06 \x01(\r\x12\x1d\n\x10\x63urrent_replicas\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10\x64\x65sired_replicas\x18\x08 \x01(\rH\x01\x88\x01\x01\x12\x16\n\x0eready_replicas\x18\t \x01(\r\x12\x19\n\x11starting_replicas\x18\n \x01(\r\x12\x10\n\x08obstacle\x18\x0b \x01(\t\x12\x0f\n\x07message\x18\x0c \x01(\t\x12.\n\nlast_scale\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x07metrics\x18\x0e \x03(\x0b\x32\x1b.gpuloom.v1.InferenceMetric\x12\x19\n\x0chold_seconds\x18\x0f \x01(\x01H\x02\x88\x01\x01\x12\x1f\n\x12\x63old_start_seconds\x18\x10 \x01(\x01H\x03\x88\x01\x01\x42\x13\n\x11_current_replicasB\x13\n\x11_desired_replicasB\x0f\n\r_hold_secondsB\x15\n\x13_cold_start_seconds\"M\n\x0fInferenceMetric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\x01\x12\x12\n\x05value\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_value\"\x10\n\x0eGetPlanRequest\"8\n\x0fGetPlanResponse\x12%\n\x05plans\x18\x01 \x03(\x0b\x32\x16.gpuloom.v1.PolicyPlan\"\xae\x02\n\nPolicyPlan\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12,\n\x08machines\x18\x02 \x03(\x0b\x32\x1a.gpuloom.v1.PlannedMachine\x12%\n\x06placed\x18\x03 \x03(\x0b\x32\x15.gpuloom.v1.PlacedPod\x12)\n\x08unplaced\x18\x04 \x03(\x0b\x32\x17.gpuloom.v1.UnplacedPod\x12.\n\x08rejected\x18\x05 \x03(\x0b\x32\x1c.gpuloom.v1.RejectedOffering\x12\x17\n\x0fscale_up_reason\x18\x06 \x01(\t\x12\x15\n\rscale_up_held\x18\x07 \x01(\t\x12\x15\n\rdrained_claim\x18\x08 \x01(\t\x12\x19\n\x11scale_down_reason\x18\t \x01(\t\"\xb0\x01\n\x0ePlannedMachine\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x15\n\rinstance_type\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x15\n\rcapacity_type\x18\x04 \x01(\t\x12\x19\n\x11nano_usd_per_hour\x18\x05 \x01(\x03\x12\x17\n\x0fprice_estimated\x18\x06 \x01(\x08\x12 \n\x04pods\x18\x07 \x03(\x0b\x32\x12.gpuloom.v1.PodRef\"/\n\tPlacedPod\x12\x0f\n\x07pod_uid\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\">\n\x0bUnplacedPod\x12\x1f\n\x03pod\x18\x01 \x01(\x0b\x32\x12.gpuloom.v1.PodRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\"4\n\x10RejectedOffering\x12\x10\n\x08offering\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"#\n\x12ListActionsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"G\n\x13ListActionsResponse\x12\x30\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1f.gpuloom.v1.ScalingActionRecord\"\xb5\x01\n\x13ScalingActionRecord\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0c\n\x04pool\x18\x04 \x01(\t\x12\r\n\x05\x63ount\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0e\n\x06\x63laims\x18\x07 \x03(\t\x12\x19\n\x11nano_usd_per_hour\x18\x08 \x01(\x03\x32\xd8\x02\n\x11\x41utoscalerService\x12M\n\tGetStatus\x12\x1c.gpuloom.v1.GetStatusRequest\x1a\x1d.gpuloom.v1.GetStatusResponse\"\x03\x90\x02\x01\x12G\n\x07GetPlan\x12\x1a.gpuloom.v1.GetPlanRequest\x1a\x1b.gpuloom.v1.GetPlanResponse\"\x03\x90\x02\x01\x12V\n\x0cGetInference\x12\x1f.gpuloom.v1.GetInferenceRequest\x1a .gpuloom.v1.GetInferenceResponse\"\x03\x90\x02\x01\x12S\n\x0bListActions\x12\x1e.gpuloom.v1.ListActionsRequest\x1a\x1f.gpuloom.v1.ListActionsResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AUTOSCALERSERVICE'].methods_by_name['GetStatus']._serialized_options = b'\220\002\001'
   _globals['_AUTOSCALERSERVICE'].methods_by_name['GetPlan']._loaded_options = None
   _globals['_AUTOSCALERSERVICE'].methods_by_name['GetPlan']._serialized_options = b'\220\002\001'
+  _globals['_AUTOSCALERSERVICE'].methods_by_name['GetInference']._loaded_options = None
+  _globals['_AUTOSCALERSERVICE'].methods_by_name['GetInference']._serialized_options = b'\220\002\001'
   _globals['_AUTOSCALERSERVICE'].methods_by_name['ListActions']._loaded_options = None
   _globals['_AUTOSCALERSERVICE'].methods_by_name['ListActions']._serialized_options = b'\220\002\001'
   _globals['_GETSTATUSREQUEST']._serialized_start=100
@@ -49,26 +51,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_POOLSTANDING']._serialized_end=848
   _globals['_NODECLAIM']._serialized_start=851
   _globals['_NODECLAIM']._serialized_end=1116
-  _globals['_GETPLANREQUEST']._serialized_start=1118
-  _globals['_GETPLANREQUEST']._serialized_end=1134
-  _globals['_GETPLANRESPONSE']._serialized_start=1136
-  _globals['_GETPLANRESPONSE']._serialized_end=1192
-  _globals['_POLICYPLAN']._serialized_start=1195
-  _globals['_POLICYPLAN']._serialized_end=1497
-  _globals['_PLANNEDMACHINE']._serialized_start=1500
-  _globals['_PLANNEDMACHINE']._serialized_end=1676
-  _globals['_PLACEDPOD']._serialized_start=1678
-  _globals['_PLACEDPOD']._serialized_end=1725
-  _globals['_UNPLACEDPOD']._serialized_start=1727
-  _globals['_UNPLACEDPOD']._serialized_end=1789
-  _globals['_REJECTEDOFFERING']._serialized_start=1791
-  _globals['_REJECTEDOFFERING']._serialized_end=1843
-  _globals['_LISTACTIONSREQUEST']._serialized_start=1845
-  _globals['_LISTACTIONSREQUEST']._serialized_end=1880
-  _globals['_LISTACTIONSRESPONSE']._serialized_start=1882
-  _globals['_LISTACTIONSRESPONSE']._serialized_end=1953
-  _globals['_SCALINGACTIONRECORD']._serialized_start=1956
-  _globals['_SCALINGACTIONRECORD']._serialized_end=2137
-  _globals['_AUTOSCALERSERVICE']._serialized_start=2140
-  _globals['_AUTOSCALERSERVICE']._serialized_end=2396
+  _globals['_GETINFERENCEREQUEST']._serialized_start=1118
+  _globals['_GETINFERENCEREQUEST']._serialized_end=1139
+  _globals['_GETINFERENCERESPONSE']._serialized_start=1141
+  _globals['_GETINFERENCERESPONSE']._serialized_end=1212
+  _globals['_INFERENCESTANDING']._serialized_start=1215
+  _globals['_INFERENCESTANDING']._serialized_end=1725
+  _globals['_INFERENCEMETRIC']._serialized_start=1727
+  _globals['_INFERENCEMETRIC']._serialized_end=1804
+  _globals['_GETPLANREQUEST']._serialized_start=1806
+  _globals['_GETPLANREQUEST']._serialized_end=1822
+  _globals['_GETPLANRESPONSE']._serialized_start=1824
+  _globals['_GETPLANRESPONSE']._serialized_end=1880
+  _globals['_POLICYPLAN']._serialized_start=1883
+  _globals['_POLICYPLAN']._serialized_end=2185
+  _globals['_PLANNEDMACHINE']._serialized_start=2188
+  _globals['_PLANNEDMACHINE']._serialized_end=2364
+  _globals['_PLACEDPOD']._serialized_start=2366
+  _globals['_PLACEDPOD']._serialized_end=2413
+  _globals['_UNPLACEDPOD']._serialized_start=2415
+  _globals['_UNPLACEDPOD']._serialized_end=2477
+  _globals['_REJECTEDOFFERING']._serialized_start=2479
+  _globals['_REJECTEDOFFERING']._serialized_end=2531
+  _globals['_LISTACTIONSREQUEST']._serialized_start=2533
+  _globals['_LISTACTIONSREQUEST']._serialized_end=2568
+  _globals['_LISTACTIONSRESPONSE']._serialized_start=2570
+  _globals['_LISTACTIONSRESPONSE']._serialized_end=2641
+  _globals['_SCALINGACTIONRECORD']._serialized_start=2644
+  _globals['_SCALINGACTIONRECORD']._serialized_end=2825
+  _globals['_AUTOSCALERSERVICE']._serialized_start=2828
+  _globals['_AUTOSCALERSERVICE']._serialized_end=3172
 # @@protoc_insertion_point(module_scope)

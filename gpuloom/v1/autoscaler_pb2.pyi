@@ -273,6 +273,180 @@ class NodeClaim(_message.Message):
 Global___NodeClaim: _TypeAlias = NodeClaim  # noqa: Y015
 
 @_typing.final
+class GetInferenceRequest(_message.Message):
+    """Asks for nothing in particular."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetInferenceRequest: _TypeAlias = GetInferenceRequest  # noqa: Y015
+
+@_typing.final
+class GetInferenceResponse(_message.Message):
+    """How inference services are scaled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___InferenceStanding]:
+        """By namespace and name."""
+
+    def __init__(
+        self,
+        *,
+        policies: _abc.Iterable[Global___InferenceStanding] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policies", b"policies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetInferenceResponse: _TypeAlias = GetInferenceResponse  # noqa: Y015
+
+@_typing.final
+class InferenceStanding(_message.Message):
+    """How one AIInferenceAutoscalerPolicy stands since the last round."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    MIN_REPLICAS_FIELD_NUMBER: _builtins.int
+    MAX_REPLICAS_FIELD_NUMBER: _builtins.int
+    CURRENT_REPLICAS_FIELD_NUMBER: _builtins.int
+    DESIRED_REPLICAS_FIELD_NUMBER: _builtins.int
+    READY_REPLICAS_FIELD_NUMBER: _builtins.int
+    STARTING_REPLICAS_FIELD_NUMBER: _builtins.int
+    OBSTACLE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    LAST_SCALE_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    HOLD_SECONDS_FIELD_NUMBER: _builtins.int
+    COLD_START_SECONDS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the policy and its target."""
+    name: _builtins.str
+    """Name of the policy."""
+    target: _builtins.str
+    """Kind and name of the target. Empty: the policy can't be read."""
+    mode: _builtins.str
+    """ratio or adaptive."""
+    min_replicas: _builtins.int
+    """Fewest replicas."""
+    max_replicas: _builtins.int
+    """Most replicas."""
+    current_replicas: _builtins.int
+    """Replicas of the target when the round began. Absent: not known."""
+    desired_replicas: _builtins.int
+    """Replicas that are wanted, within its limits. Absent: nothing was decided."""
+    ready_replicas: _builtins.int
+    """Replicas that are ready."""
+    starting_replicas: _builtins.int
+    """Replicas that start."""
+    obstacle: _builtins.str
+    """One word in CamelCase that says what is in its way. Empty: nothing is."""
+    message: _builtins.str
+    """Why it stands so, for a person."""
+    hold_seconds: _builtins.float
+    """Seconds that capacity is held after it was needed. Absent: mode ratio, which holds nothing."""
+    cold_start_seconds: _builtins.float
+    """Seconds from a new replica to its first answer. Absent: not considered in mode ratio."""
+    @_builtins.property
+    def last_scale(self) -> _timestamp_pb2.Timestamp:
+        """When the number was last changed. Absent: never."""
+
+    @_builtins.property
+    def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___InferenceMetric]:
+        """What was measured."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        target: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        min_replicas: _builtins.int = ...,
+        max_replicas: _builtins.int = ...,
+        current_replicas: _builtins.int | None = ...,
+        desired_replicas: _builtins.int | None = ...,
+        ready_replicas: _builtins.int = ...,
+        starting_replicas: _builtins.int = ...,
+        obstacle: _builtins.str = ...,
+        message: _builtins.str = ...,
+        last_scale: _timestamp_pb2.Timestamp | None = ...,
+        metrics: _abc.Iterable[Global___InferenceMetric] | None = ...,
+        hold_seconds: _builtins.float | None = ...,
+        cold_start_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cold_start_seconds", b"_cold_start_seconds", "_current_replicas", b"_current_replicas", "_desired_replicas", b"_desired_replicas", "_hold_seconds", b"_hold_seconds", "cold_start_seconds", b"cold_start_seconds", "current_replicas", b"current_replicas", "desired_replicas", b"desired_replicas", "hold_seconds", b"hold_seconds", "last_scale", b"last_scale"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cold_start_seconds", b"_cold_start_seconds", "_current_replicas", b"_current_replicas", "_desired_replicas", b"_desired_replicas", "_hold_seconds", b"_hold_seconds", "cold_start_seconds", b"cold_start_seconds", "current_replicas", b"current_replicas", "desired_replicas", b"desired_replicas", "hold_seconds", b"hold_seconds", "last_scale", b"last_scale", "max_replicas", b"max_replicas", "message", b"message", "metrics", b"metrics", "min_replicas", b"min_replicas", "mode", b"mode", "name", b"name", "namespace", b"namespace", "obstacle", b"obstacle", "ready_replicas", b"ready_replicas", "starting_replicas", b"starting_replicas", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cold_start_seconds: _TypeAlias = _typing.Literal["cold_start_seconds"]  # noqa: Y015
+    _WhichOneofArgType__cold_start_seconds: _TypeAlias = _typing.Literal["_cold_start_seconds", b"_cold_start_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__current_replicas: _TypeAlias = _typing.Literal["current_replicas"]  # noqa: Y015
+    _WhichOneofArgType__current_replicas: _TypeAlias = _typing.Literal["_current_replicas", b"_current_replicas"]  # noqa: Y015
+    _WhichOneofReturnType__desired_replicas: _TypeAlias = _typing.Literal["desired_replicas"]  # noqa: Y015
+    _WhichOneofArgType__desired_replicas: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas"]  # noqa: Y015
+    _WhichOneofReturnType__hold_seconds: _TypeAlias = _typing.Literal["hold_seconds"]  # noqa: Y015
+    _WhichOneofArgType__hold_seconds: _TypeAlias = _typing.Literal["_hold_seconds", b"_hold_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cold_start_seconds) -> _WhichOneofReturnType__cold_start_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__current_replicas) -> _WhichOneofReturnType__current_replicas | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__desired_replicas) -> _WhichOneofReturnType__desired_replicas | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_seconds) -> _WhichOneofReturnType__hold_seconds | None: ...
+
+Global___InferenceStanding: _TypeAlias = InferenceStanding  # noqa: Y015
+
+@_typing.final
+class InferenceMetric(_message.Message):
+    """One metric of a policy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name, as in the status of the policy."""
+    target: _builtins.float
+    """Its target."""
+    value: _builtins.float
+    """Its value, in the unit of the target. Absent: it could not be read."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        target: _builtins.float = ...,
+        value: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "name", b"name", "target", b"target", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___InferenceMetric: _TypeAlias = InferenceMetric  # noqa: Y015
+
+@_typing.final
 class GetPlanRequest(_message.Message):
     """Asks for nothing in particular."""
 

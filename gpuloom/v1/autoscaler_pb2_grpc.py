@@ -45,6 +45,11 @@ class AutoscalerServiceStub:
                 request_serializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetPlanRequest.SerializeToString,
                 response_deserializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetPlanResponse.FromString,
                 _registered_method=True)
+        self.GetInference = channel.unary_unary(
+                '/gpuloom.v1.AutoscalerService/GetInference',
+                request_serializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetInferenceRequest.SerializeToString,
+                response_deserializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetInferenceResponse.FromString,
+                _registered_method=True)
         self.ListActions = channel.unary_unary(
                 '/gpuloom.v1.AutoscalerService/ListActions',
                 request_serializer=gpuloom_dot_v1_dot_autoscaler__pb2.ListActionsRequest.SerializeToString,
@@ -71,6 +76,13 @@ class AutoscalerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetInference(self, request, context):
+        """How inference services are scaled, and why. Only the leader answers. Callers: console, cli.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListActions(self, request, context):
         """The newest scaling actions, newest first. Callers: console, cli.
         """
@@ -90,6 +102,11 @@ def add_AutoscalerServiceServicer_to_server(servicer, server):
                     servicer.GetPlan,
                     request_deserializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetPlanRequest.FromString,
                     response_serializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetPlanResponse.SerializeToString,
+            ),
+            'GetInference': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetInference,
+                    request_deserializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetInferenceRequest.FromString,
+                    response_serializer=gpuloom_dot_v1_dot_autoscaler__pb2.GetInferenceResponse.SerializeToString,
             ),
             'ListActions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListActions,
@@ -152,6 +169,33 @@ class AutoscalerService:
             '/gpuloom.v1.AutoscalerService/GetPlan',
             gpuloom_dot_v1_dot_autoscaler__pb2.GetPlanRequest.SerializeToString,
             gpuloom_dot_v1_dot_autoscaler__pb2.GetPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetInference(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpuloom.v1.AutoscalerService/GetInference',
+            gpuloom_dot_v1_dot_autoscaler__pb2.GetInferenceRequest.SerializeToString,
+            gpuloom_dot_v1_dot_autoscaler__pb2.GetInferenceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class AutoscalerServiceStub:
     """What would be bought or removed now, for which pods, at what price, and what was rejected. Only the leader
     answers. Callers: console, cli.
     """
+    GetInference: _grpc.UnaryUnaryMultiCallable[_autoscaler_pb2.GetInferenceRequest, _autoscaler_pb2.GetInferenceResponse]
+    """How inference services are scaled, and why. Only the leader answers. Callers: console, cli."""
     ListActions: _grpc.UnaryUnaryMultiCallable[_autoscaler_pb2.ListActionsRequest, _autoscaler_pb2.ListActionsResponse]
     """The newest scaling actions, newest first. Callers: console, cli."""
 
@@ -53,6 +55,8 @@ class AutoscalerServiceAsyncStub(AutoscalerServiceStub):
     """What would be bought or removed now, for which pods, at what price, and what was rejected. Only the leader
     answers. Callers: console, cli.
     """
+    GetInference: _aio.UnaryUnaryMultiCallable[_autoscaler_pb2.GetInferenceRequest, _autoscaler_pb2.GetInferenceResponse]  # type: ignore[assignment]
+    """How inference services are scaled, and why. Only the leader answers. Callers: console, cli."""
     ListActions: _aio.UnaryUnaryMultiCallable[_autoscaler_pb2.ListActionsRequest, _autoscaler_pb2.ListActionsResponse]  # type: ignore[assignment]
     """The newest scaling actions, newest first. Callers: console, cli."""
 
@@ -76,6 +80,14 @@ class AutoscalerServiceServicer(metaclass=_abc_1.ABCMeta):
         """What would be bought or removed now, for which pods, at what price, and what was rejected. Only the leader
         answers. Callers: console, cli.
         """
+
+    @_abc_1.abstractmethod
+    def GetInference(
+        self,
+        request: _autoscaler_pb2.GetInferenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_autoscaler_pb2.GetInferenceResponse, _abc.Awaitable[_autoscaler_pb2.GetInferenceResponse]]:
+        """How inference services are scaled, and why. Only the leader answers. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def ListActions(

@@ -32,6 +32,7 @@ from services.autoscaler.core.filling import MachineForm
 from services.autoscaler.core.machines import Instance
 from services.autoscaler.core.offerings import OfferingKey
 from services.autoscaler.core.table import SIMULATED_TYPES
+from services.autoscaler.inference.wiring import Shared, keda_serving, open_inference
 from services.autoscaler.metrics import AutoscalerMetrics
 from services.autoscaler.nodes.claim_store import ClaimStore
 from services.autoscaler.nodes.cluster import ClusterReader, Sources, index_by_node
@@ -89,19 +90,25 @@ async def build(app: App, config: AutoscalerConfig) -> None:
     cost = await app.enter(RpcChannel(rpc, str(config.cost_address), "cost_engine"))
     prices = CostEnginePrices(cost, _regions(config.clouds))
     loop = NodeLoop(scaler, sweepers, drainer, Interruptions(scaler, drainer, tools), prices, tools)
+    shared = Shared(client, recorder, leadership, sources.pods, rpc.certificates)
+    inference = await open_inference(app, config, shared)
+    scaler.hastened = inference.planner.due
     app.add_loop("claims", store.informer.run)
     app.add_loop("policies", policies.informer.run)
     app.add_loop("events", recorder.run)
     app.add_loop(
         "leadership",
         lambda: leadership.run(
-            _work(loop, pressure, config.pace.interval_s), lambda: not scaler.unready_reason()
+            inference.beside(_work(loop, pressure, config.pace.interval_s)),
+            lambda: not scaler.unready_reason(),
         ),
     )
     app.add_readiness("synced", lambda: scaler.unready_reason() or None)
-    servicer = AutoscalerServer(scaler, leadership.is_leader, app.clock)
+    servicer = AutoscalerServer(scaler, leadership.is_leader, app.clock, inference.standings)
     add_to_server = add_AutoscalerServiceServicer_to_server
-    await serve(app, config.grpc, rpc, Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS))
+    served = Served(servicer, add_to_server, SERVICE, ALLOWED_CALLERS)
+    await serve(app, config.grpc, rpc, served)
+    await serve(app, keda_serving(config), rpc, inference.keda, name="keda")
 
 
 def _work(loop: NodeLoop, pressure: PressureSource, interval_s: float) -> Callable[[], Awaitable[None]]:

@@ -28,6 +28,7 @@ from gpuloom.store.settings import StoreConfig
 from services.autoscaler.core.claims import Timeouts
 from services.autoscaler.core.scale_down import DownSettings
 from services.autoscaler.core.scale_up import Bounds
+from services.autoscaler.inference.config import InferenceConfig, KedaConfig, MetricsApiConfig
 from services.autoscaler.nodes.sweeper import AFTER_CLOUD_CALL
 
 
@@ -210,6 +211,9 @@ class AutoscalerConfig:
     bounds: BoundsConfig = group(BoundsConfig)
     clouds: CloudsConfig = group(CloudsConfig)
     prometheus: PrometheusConfig = group(PrometheusConfig)
+    inference: InferenceConfig = group(InferenceConfig)
+    metrics_api: MetricsApiConfig = group(MetricsApiConfig)
+    keda: KedaConfig = group(KedaConfig)
     store: StoreConfig = group(StoreConfig)
     leadership: LeadershipConfig = leadership_group("autoscaler")
     failpoints: FailpointsConfig = failpoints_group(AFTER_CLOUD_CALL)

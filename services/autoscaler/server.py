@@ -15,11 +15,14 @@ from gpuloom.v1 import autoscaler_pb2 as pb
 from gpuloom.v1.autoscaler_pb2_grpc import AutoscalerServiceServicer
 from services.autoscaler.core.policies import remaining_s
 from services.autoscaler.core.policy_status import Outcome, message_of
+from services.autoscaler.inference.core.standing import Standing
+from services.autoscaler.inference.wire import inference_to_proto
 from services.autoscaler.nodes.scaler import Scaler, Taken
 
 ALLOWED_CALLERS = {
     "GetStatus": frozenset({"console", "cli"}),
     "GetPlan": frozenset({"console", "cli"}),
+    "GetInference": frozenset({"console", "cli"}),
     "ListActions": frozenset({"console", "cli"}),
 }
 SERVICE = pb.DESCRIPTOR.services_by_name["AutoscalerService"]
@@ -31,10 +34,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class AutoscalerServer(AutoscalerServiceServicer):
     """`leads`: a standby knows nothing worth telling."""
 
-    def __init__(self, scaler: Scaler, leads: Callable[[], bool], clock: Clock) -> None:
+    def __init__(
+        self,
+        scaler: Scaler,
+        leads: Callable[[], bool],
+        clock: Clock,
+        inference: Callable[[], Iterable[Standing]],
+    ) -> None:
         self._scaler = scaler
         self._leads = leads
         self._clock = clock
+        self._inference = inference
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         self._require_leader()
@@ -47,6 +57,12 @@ class AutoscalerServer(AutoscalerServiceServicer):
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.GetPlanResponse:
         self._require_leader()
         return pb.GetPlanResponse(plans=[_plan(one) for one in self._outcomes()])
+
+    async def GetInference(
+        self, request: pb.GetInferenceRequest, context: Context
+    ) -> pb.GetInferenceResponse:
+        self._require_leader()
+        return pb.GetInferenceResponse(policies=[inference_to_proto(one) for one in self._inference()])
 
     async def ListActions(self, request: pb.ListActionsRequest, context: Context) -> pb.ListActionsResponse:
         limit = min(request.limit or DEFAULT_ACTIONS, MOST_ACTIONS)

@@ -21,6 +21,7 @@ SERVICES = [pytest.param(service, id=service.name) for service in ROSTER]
 CENTRAL = [pytest.param(service, id=service.name) for service in ROSTER if service.kind is not Kind.DAEMON]
 KNOWN: dict[str, str] = {
     Embedded.CLOUD: "http://simulation:8002",
+    Embedded.INFERENCE: "http://simulation:8003",
     Embedded.AGENTS_FILE: "/var/lib/gpuloom/agents.json",
     Embedded.CONSOLE_ACCESS: "published-on-loopback",
     Embedded.NAMESPACE: SERVICE_NAMESPACE,

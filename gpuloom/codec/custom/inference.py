@@ -23,12 +23,14 @@ from gpuloom.codec.custom.reading import (
 )
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.policies import (
+    AdaptiveSettings,
     CustomMetric,
     InferenceMetrics,
     InferenceMode,
     InferencePolicy,
     InferencePolicySpec,
     InferencePolicyStatus,
+    InferenceServer,
     LatencyMetric,
     MetricReading,
     ScaleTarget,
@@ -70,6 +72,7 @@ def _spec(fields: Fields) -> InferencePolicySpec:
         mode=fields.get_or("mode", one_of(InferenceMode), InferenceMode.RATIO),
         scale_up=fields.get_or("scaleUp", part(_behavior), ScalingBehavior()),
         scale_down=fields.get_or("scaleDown", part(_behavior), ScalingBehavior()),
+        adaptive=fields.get_or("adaptive", part(_adaptive), AdaptiveSettings()),
     )
 
 
@@ -84,6 +87,7 @@ def _target(fields: Fields) -> ScaleTarget:
 def _metrics(fields: Fields) -> InferenceMetrics:
     percentage = part(_target_metric("targetPercentage", 100))
     return InferenceMetrics(
+        server=fields.get_or("server", one_of(InferenceServer), InferenceServer.AUTO),
         latency=fields.get("latency", part(_latency)),
         gpu_utilization=fields.get("gpuUtilization", percentage),
         gpu_memory=fields.get("gpuMemory", percentage),
@@ -120,6 +124,17 @@ def _custom(fields: Fields) -> CustomMetric:
         name=fields.need("name", name(MAX_LABEL)),
         query=fields.need("prometheusQuery", name(MAX_QUERY)),
         target=target,
+    )
+
+
+def _adaptive(fields: Fields) -> AdaptiveSettings:
+    return AdaptiveSettings(
+        requests_per_replica=fields.get("requestsPerReplica", whole(1, 100_000)),
+        cold_start_s=fields.get("coldStartSeconds", whole(0, 86_400)),
+        arrival_rate_query=fields.get("arrivalRateQuery", name(MAX_QUERY)),
+        in_flight_query=fields.get("inFlightQuery", name(MAX_QUERY)),
+        service_time_query=fields.get("serviceTimeQuery", name(MAX_QUERY)),
+        activation_query=fields.get("activationQuery", name(MAX_QUERY)),
     )
 
 

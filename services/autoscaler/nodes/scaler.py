@@ -78,6 +78,7 @@ class Scaler:
         self.on_action: list[Callable[[Taken], None]] = []
         self.pressure_of: PressureOf = lambda _, snapshot: Pressure(snapshot.utilization)
         self.prediction_of: Callable[[Effective], Prediction | None] = lambda _: None
+        self.hastened: Callable[[list[PendingPod]], list[PendingPod]] = list
         self.notes_of: Callable[[Effective], tuple[str, ...]] = lambda _: ()
         self.offered: dict[CloudProvider, Sequence[PricedOffering]] = {}
         self.prices: Mapping[OfferingKey, int] = {}
@@ -107,7 +108,7 @@ class Scaler:
         snapshot = self.reader.snapshot(claims, now)
         self.snapshot, self.book = snapshot, book_of(claims, now)
         self._use.observe(now, snapshot.node_use)
-        pending = list(snapshot.pending)
+        pending = self.hastened(snapshot.pending)
         effective = self.policies.effective()
         for policy in effective:
             outcome = await self._decide(policy, claims, snapshot, pending, now)

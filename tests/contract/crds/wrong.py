@@ -102,6 +102,8 @@ WRONG: dict[str, list[Wrong]] = dict(
             ("spec.maxReplicas", 0, INVALID),
             ("spec.cooldownPeriod", "5m", TYPE),
             ("spec.mode", "guess", ENUM),
+            ("spec.metrics.server", "guess", ENUM),
+            ("spec.adaptive.requestsPerReplica", 0, INVALID),
             ("spec.metrics.latency.targetP99Ms", 0, INVALID),
             ("spec.metrics.gpuUtilization.targetPercentage", 101, INVALID),
             ("spec.metrics.custom[0].target", 0, INVALID),

@@ -60,7 +60,7 @@ def test_everything_starts_after_what_it_needs(tmp_path: Path) -> None:
     assert stages[1][0] == "kubelets"
     assert [name.partition("-")[0] for name in stages[1][1:]] == ["agent"] * 3
     services = [row.short for row in central(ROSTER)]
-    assert stages[2:] == [services, ["scheduler"], ["workload"]]
+    assert stages[2:] == [services, ["scheduler"], ["workload", "inference"]]
 
 
 def test_a_large_cluster_has_its_agents_in_few_processes(tmp_path: Path) -> None:

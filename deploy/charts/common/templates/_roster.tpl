@@ -93,6 +93,14 @@ services:
         number: 50056
         setting: GPULOOM_GRPC_PORT
         callers: [cli, console]
+      keda:
+        number: 50059
+        setting: GPULOOM_AUTOSCALER_KEDA_PORT
+        callers: [keda]
+      metrics-api:
+        number: 6443
+        setting: GPULOOM_AUTOSCALER_METRICS_API_PORT
+        callers: [kube-apiserver]
       http:
         number: 8080
         setting: GPULOOM_HTTP_PORT
@@ -153,5 +161,5 @@ services:
         number: 8080
         setting: GPULOOM_HTTP_PORT
         callers: [prometheus]
-clients: [cli, client, oidc_proxy, kube_scheduler]
+clients: [cli, client, oidc_proxy, kube_scheduler, keda]
 {{- end -}}

@@ -1,0 +1,1 @@
+"""Kubernetes, Prometheus, and whoever asks for metrics."""
