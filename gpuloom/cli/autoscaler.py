@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import orjson
 import typer
 
 from gpuloom.cli.connection import (
@@ -17,7 +16,7 @@ from gpuloom.cli.connection import (
     ask,
     find_endpoint,
 )
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.model.autoscaling import (
     AutoscalerStanding,
@@ -253,10 +252,7 @@ def _asked(given: str, directory: Path, question: "Callable[[RpcChannel], Awaita
 
 
 def _show(found: Any, output: Output, lines: Iterator[str]) -> None:
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-    else:
-        typer.echo("\n".join(lines))
+    show(output, found, lambda: lines)
 
 
 def _usd(nano: int | None) -> str:

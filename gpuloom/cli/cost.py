@@ -8,7 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
@@ -20,7 +19,7 @@ from gpuloom.cli.connection import (
     ask,
     find_endpoint,
 )
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.cost import (
@@ -241,10 +240,5 @@ async def _export(channel: "RpcChannel", question: CostQuestion, form: Export) -
 
 
 def _tell(output: Output, document: Any, lines: Iterator[str]) -> None:
-    if output is Output.JSON:
-        body = [asdict(one) for one in document] if isinstance(document, tuple) else asdict(document)
-        typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2))
-        return
-    header, *body_lines = lines
-    typer.secho(header, bold=True)
-    typer.echo("\n".join(body_lines))
+    body = [asdict(one) for one in document] if isinstance(document, tuple) else asdict(document)
+    show(output, body, lambda: lines)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
@@ -18,7 +17,7 @@ from gpuloom.cli.connection import (
     find_endpoint,
 )
 from gpuloom.cli.judgement_text import device_texts, judgement_lines, plural, score_lines
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.explanation import Explanation, PodStanding
 from gpuloom.model.node import PodRef
@@ -56,10 +55,7 @@ def explain_pod(
     from gpuloom.clients.extender import explain  # noqa: PLC0415 - brings gRPC along
 
     explanation = ask(endpoint, lambda channel: explain(channel, ref, timeout))
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(explanation, option=orjson.OPT_INDENT_2))
-    else:
-        typer.echo("\n".join(explanation_lines(explanation)))
+    show(output, explanation, lambda: explanation_lines(explanation))
     raise typer.Exit(exits.NO if explanation.standing in _IN_VAIN else exits.FINE)
 
 

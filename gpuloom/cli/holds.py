@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli.connection import (
@@ -17,7 +16,7 @@ from gpuloom.cli.connection import (
     ask,
     find_endpoint,
 )
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU
@@ -49,10 +48,7 @@ def holds(
         typer.echo(f"{release} is over")
         return
     found = ask(endpoint, lambda channel: HoldClient(channel, timeout).list())
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-    else:
-        typer.echo("\n".join(hold_lines(found, datetime.now(UTC))))
+    show(output, found, lambda: hold_lines(found, datetime.now(UTC)))
 
 
 def hold_lines(found: Sequence[Hold], now: datetime) -> Iterator[str]:

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
 from gpuloom.cli.connection import DEFAULT_TIMEOUT_S, DirectoryOption, TimeoutOption, ask, find_endpoint
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, is_document, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import SharingMode
@@ -66,10 +65,7 @@ def list_cards(
         card for card in found.cards if node in ("", card.node_name) and (show_all or _is_divided(card))
     )
     shown = MigCards(cards, found.waiting)
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2))
-    else:
-        typer.echo("\n".join(card_lines(shown)))
+    show(output, shown, lambda: card_lines(shown))
     raise typer.Exit(exits.FINE)
 
 
@@ -102,14 +98,13 @@ def plan(
     from gpuloom.clients import mig as client  # noqa: PLC0415 - brings gRPC along
 
     found = ask(endpoint, lambda channel: client.plan_fit(channel, demand, timeout))
-    if output is Output.TABLE:
+    if not is_document(output):
         typer.echo("\n".join(plan_lines(found, demand)))
     begun: tuple[BegunChange, ...] = ()
     if apply and found.steps and not found.missing:
         begun = ask(endpoint, lambda channel: client.apply_fit(channel, demand, found.fingerprint, timeout))
-    if output is Output.JSON:
-        shown = {"plan": found, "begun": begun} if apply else found
-        typer.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2))
+    if is_document(output):
+        show(output, {"plan": found, "begun": begun} if apply else found, list)
     elif begun:
         typer.echo(f"begun: {', '.join(change.id for change in begun)}; see gpuloom mig list")
     elif apply and found.missing:

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
@@ -19,7 +18,7 @@ from gpuloom.cli.connection import (
     find_endpoint,
 )
 from gpuloom.cli.explain import parse_pod
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.money import usd
@@ -60,11 +59,8 @@ def optimize(
         _show_one(found, yaml, output)
         raise typer.Exit(exits.FINE if found.yaml or found.applied else exits.NO)
     report = ask(endpoint, lambda channel: client.waste(channel, timeout_s=timeout))
-    if output is Output.JSON:
-        document = {**asdict(report), "pods": [_document(each) for each in report.pods]}
-        typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        return
-    typer.echo("\n".join(report_lines(report)))
+    document = {**asdict(report), "pods": [_document(each) for each in report.pods]}
+    show(output, document, lambda: report_lines(report))
 
 
 def report_lines(report: WasteReport) -> Iterator[str]:
@@ -99,11 +95,9 @@ def recommendation_lines(found: Recommendation) -> Iterator[str]:
 def _show_one(found: Recommendation, yaml: bool, output: Output) -> None:
     if yaml:
         typer.echo(found.yaml, nl=False)
-    elif output is Output.JSON:
-        document = {**asdict(found), "waste": _document(found.waste)}
-        typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     else:
-        typer.echo("\n".join(recommendation_lines(found)))
+        document = {**asdict(found), "waste": _document(found.waste)}
+        show(output, document, lambda: recommendation_lines(found))
 
 
 def _document(waste: PodWaste) -> dict[str, object]:

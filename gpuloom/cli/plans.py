@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli.connection import (
@@ -17,7 +16,7 @@ from gpuloom.cli.connection import (
     ask,
     find_endpoint,
 )
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.kube.parse import parse_time
 from gpuloom.model.planning import GangReport, ReservationReport
@@ -168,10 +167,7 @@ def reservation_lines(found: Sequence[ReservationReport]) -> Iterator[str]:
 def _show(
     found: Sequence[GangReport] | Sequence[ReservationReport], output: Output, lines: Iterator[str]
 ) -> None:
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(list(found), option=orjson.OPT_INDENT_2))
-    else:
-        typer.echo("\n".join(lines))
+    show(output, list(found), lambda: lines)
 
 
 def _moment(text: str, option: str) -> datetime | None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
@@ -18,7 +17,7 @@ from gpuloom.cli.connection import (
     read_cluster,
 )
 from gpuloom.cli.node_rows import NodeRow, Totals, node_row, totals_of
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 
 _MIB_PER_GIB = 1024
@@ -44,13 +43,9 @@ def status(
     snapshot = read_cluster(find_endpoint("discovery", discovery, directory, os.environ), timeout)
     rows = sorted((node_row(facts) for facts in snapshot.nodes.values()), key=lambda row: row.node)
     totals = totals_of(rows)
-    if output is Output.JSON:
-        document = {"nodes": [asdict(row) for row in rows], "totals": asdict(totals)}
-        typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        raise typer.Exit(exits.FINE)
-    header, *body = status_lines(rows, totals)
-    typer.secho(header, bold=True)
-    typer.echo("\n".join([*body, *problem_lines(rows)]))
+    document = {"nodes": [asdict(row) for row in rows], "totals": asdict(totals)}
+    show(output, document, lambda: [*status_lines(rows, totals), *problem_lines(rows)])
+    raise typer.Exit(exits.FINE)
 
 
 def status_lines(rows: list[NodeRow], totals: Totals) -> Iterator[str]:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli.connection import (
@@ -16,7 +15,7 @@ from gpuloom.cli.connection import (
     find_endpoint,
     read_cluster,
 )
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.topology_document import topology_document
 from gpuloom.cli.topology_picture import node_picture, shape_pictures
 from gpuloom.errors import NotFoundError
@@ -42,10 +41,7 @@ def topology(
     """
     nodes = read_cluster(find_endpoint("discovery", discovery, directory, os.environ), timeout).nodes.values()
     shown = [_named(nodes, node)] if node else list(nodes)
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(topology_document(shown), option=orjson.OPT_INDENT_2))
-        return
-    typer.echo("\n".join(node_picture(shown[0]) if node else shape_pictures(shown)))
+    show(output, topology_document(shown), lambda: node_picture(shown[0]) if node else shape_pictures(shown))
 
 
 def _named(nodes: Iterable[NodeFacts], name: str) -> NodeFacts:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
@@ -21,7 +20,7 @@ from gpuloom.cli.connection import (
 )
 from gpuloom.cli.judgement_text import device_texts, judgement_lines, offer_lines
 from gpuloom.cli.manifests import MAX_BYTES, Manifest, read_manifest
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.explanation import Forecast, Offer
@@ -67,10 +66,7 @@ def whatif(
     from gpuloom.clients.extender import what_if  # noqa: PLC0415 - brings gRPC along
 
     forecast = ask(endpoint, lambda channel: what_if(channel, manifest.pod_json, count, timeout))
-    if output is Output.JSON:
-        typer.echo(orjson.dumps(forecast, option=orjson.OPT_INDENT_2))
-    else:
-        typer.echo("\n".join(forecast_lines(manifest.name, forecast)))
+    show(output, forecast, lambda: forecast_lines(manifest.name, forecast))
     raise typer.Exit(exits.FINE if is_fine(forecast) else exits.NO)
 
 

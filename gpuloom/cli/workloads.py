@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
 from gpuloom.cli.connection import DEFAULT_TIMEOUT_S, DirectoryOption, TimeoutOption, ask, find_endpoint
-from gpuloom.cli.output import Output, OutputOption
+from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.model.workload_row import WorkloadRow
 
@@ -54,10 +53,7 @@ def workloads(
     from gpuloom.clients.controller import list_workloads  # noqa: PLC0415 - brings gRPC along
 
     rows, total = ask(endpoint, lambda channel: list_workloads(channel, namespace, timeout))
-    if output is Output.JSON:
-        typer.echo(orjson.dumps({"workloads": rows, "total": total}, option=orjson.OPT_INDENT_2))
-    else:
-        typer.echo("\n".join(workload_lines(rows, total)))
+    show(output, {"workloads": rows, "total": total}, lambda: workload_lines(rows, total))
     raise typer.Exit(exits.FINE)
 
 
