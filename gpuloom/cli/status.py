@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 
-from gpuloom.cli import exits
 from gpuloom.cli.connection import (
     DEFAULT_TIMEOUT_S,
     DirectoryOption,
@@ -45,7 +44,6 @@ def status(
     totals = totals_of(rows)
     document = {"nodes": [asdict(row) for row in rows], "totals": asdict(totals)}
     show(output, document, lambda: [*status_lines(rows, totals), *problem_lines(rows)])
-    raise typer.Exit(exits.FINE)
 
 
 def status_lines(rows: list[NodeRow], totals: Totals) -> Iterator[str]:
