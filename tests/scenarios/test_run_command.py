@@ -15,8 +15,8 @@ import pytest
 from gpuloom.roster import ROSTER
 from gpuloom.sim.mesh import central
 
-PROCESSES = 8 + len(central(ROSTER))
-"""With two nodes: API, cloud, kubelets, scheduler, player, two agents, those of new machines, services."""
+PROCESSES = 9 + len(central(ROSTER))
+"""With two nodes: API, cloud, kubelets, scheduler, two players, two agents, those of new machines, services."""
 LONGEST_RUN_S = 60.0
 
 

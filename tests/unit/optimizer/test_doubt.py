@@ -80,7 +80,8 @@ def test_what_is_no_number_is_not_predicted_from(poison: list[tuple[float, float
 
 
 def finite(poison: list[tuple[float, float, float]]) -> bool:
-    return sum(math.isfinite(memory) for memory, _, _ in poison) >= LEAST_RUNS
+    """Whether enough runs needed an amount that a device can have needed."""
+    return sum(math.isfinite(memory) and memory >= 0 for memory, _, _ in poison) >= LEAST_RUNS
 
 
 @given(st.lists(st.tuples(ANY, ANY), min_size=1, max_size=20), st.integers(1, 20))
