@@ -16,7 +16,7 @@ from gpuloom.roster import ROSTER
 from gpuloom.sim.mesh import central
 
 PROCESSES = 9 + len(central(ROSTER))
-"""With two nodes: API, cloud, kubelets, scheduler, two players, two agents, those of new machines, services."""
+"""With two nodes: API, cloud, kubelets, scheduler, players, two agents, those of new machines, services."""
 LONGEST_RUN_S = 60.0
 
 
