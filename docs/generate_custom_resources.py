@@ -23,8 +23,14 @@ The API server fills in defaults, drops fields that it does not know (`kubectl` 
 wrong values with the name of the field. Fields in **bold** are needed. GPULoom writes `status`, through
 the status subresource.
 
-**This version has the definitions alone.** The services that act on these resources are not there yet, so
-what is declared is checked and kept, and nothing else happens.
+| kind | who acts on it |
+|---|---|
+| GPUWorkload | the [controller](workloads.md) |
+| AutoscalingPolicy, GPUNodeClaim | the [autoscaler](autoscaling.md) |
+| AIInferenceAutoscalerPolicy | the [autoscaler](inference.md) |
+| CostBudget | the [cost engine](cost.md#budgets), and the extender where it blocks |
+| GPUSharingPolicy, GPUNodeConfig | the [MIG controller](mig.md) and the [webhook](admission.md) |
+| GPUHold, GPUReservation | the [extender](gangs.md#reservations) |
 """
 
 
