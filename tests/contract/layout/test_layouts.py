@@ -28,6 +28,7 @@ from tests.contract.layout.rigs import (
     Users,
     opened,
 )
+from tests.effort import examples
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
 from tests.nvml.machines import mig_machine
 
@@ -182,7 +183,9 @@ def changes(draw: st.DrawFn) -> tuple[tuple[MigPlacement, ...], LayoutRequest, t
 
 
 @given(change=changes(), crash_at=st.integers(1, 14), again_at=st.integers(0, 8), boots=st.booleans())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_an_agent_that_dies_at_any_point_leaves_the_gpu_as_it_was_or_as_asked(
     make: Make,
     change: tuple[tuple[MigPlacement, ...], LayoutRequest, tuple[MigPlacement, ...]],

@@ -214,11 +214,11 @@ async def tried(mesh: Mesh, method: str, path: str, document: dict[str, Any]) ->
 
 
 async def found_waste(channel: RpcChannel) -> WasteReport:
-    """As soon as there is any."""
+    """As soon as there is any, with what to do: that needs to know what the cluster offers."""
 
     async def look() -> WasteReport:
         report = await client.waste(channel)
-        if not report.pods or report.pods[0].score <= 50:
+        if not report.pods or report.pods[0].score <= 50 or not report.pods[0].recommended:
             raise NotFoundError("no waste yet")
         return report
 

@@ -140,7 +140,7 @@ async def one_life(world: World, clock: FakeClock, *, begins: bool) -> None:
     await own.take_over()
     if begins:
         await own.begin(MOVING if world.tenant else INTENT, "a pod waits")
-    for _ in range(12):
+    for _ in range(20):
         await own.settle(world.cards(), lambda uid: True)
         world.shown = set(world.places)
         world.tenant = "" if world.leaving else world.tenant

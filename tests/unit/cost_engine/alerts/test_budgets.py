@@ -302,7 +302,10 @@ async def test_a_mail_goes_to_those_whom_the_alert_names_and_a_refusal_counts_as
     server.close()
     await server.wait_closed()
 
-    assert [line for line in told if line.lower().startswith("rcpt")] == ["rcpt TO:<finops@example.com>"]
+    # Newer versions of Python write "to" in small letters.
+    assert [line.lower() for line in told if line.lower().startswith("rcpt")] == [
+        "rcpt to:<finops@example.com>"
+    ]
     assert "Subject: [warning] GPU budget lab" in told
     assert any(line.startswith("AUTH PLAIN") for line in told)
     assert other.name == "email:lab@example.com,boss@example.com"

@@ -12,6 +12,7 @@ from gpuloom.placement.constraints.objects import PodTerm, SpreadConstraint
 from gpuloom.placement.fit import Fit, fit
 from gpuloom.placement.gangs.gang import NOT_TOGETHER, DomainWish, GangPlan, GangRefusal, plan_gang
 from gpuloom.placement.gangs.sites import Member, Site, completed
+from tests.effort import examples
 from tests.unit.placement.gangs.builders import a_member, a_site, a_tenant, tainted
 
 RACK = "example.com/rack"
@@ -31,7 +32,7 @@ def a_gang(size: int, cards: int = 1, **pod: object) -> list[Member]:
     frees=st.lists(st.integers(0, 8), min_size=1, max_size=5),
     sizes=st.lists(st.integers(1, 8), min_size=1, max_size=6),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_plan_places_every_pod_once_and_gives_no_device_twice(frees: list[int], sizes: list[int]) -> None:
     sites = [a_site(f"n{i}", 8, [a_tenant(f"t{i}", f"n{i}", 8 - free)]) for i, free in enumerate(frees)]
     members = [a_member(f"m{i}", size) for i, size in enumerate(sizes)]
@@ -52,7 +53,7 @@ def test_a_plan_places_every_pod_once_and_gives_no_device_twice(frees: list[int]
 @given(
     frees=st.lists(st.integers(0, 4), min_size=1, max_size=3), cards=st.integers(1, 4), size=st.integers(1, 6)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_equal_pods_are_placed_whenever_that_is_possible_at_all(
     frees: list[int], cards: int, size: int
 ) -> None:

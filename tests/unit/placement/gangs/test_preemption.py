@@ -16,6 +16,7 @@ from gpuloom.placement.gangs.preemption import (
     units_of,
 )
 from gpuloom.placement.gangs.sites import Member, completed, in_tree_refusals
+from tests.effort import examples
 from tests.unit.placement.gangs.builders import Cluster, Tenancy, a_member, a_tenant
 
 TOP = 1000
@@ -78,7 +79,7 @@ def uids(*units: Unit) -> frozenset[str]:
 
 
 @given(clusters(), st.integers(1, 5), st.integers(0, 2), st.sets(st.integers(0, 8)))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_victims_suffice_and_none_is_needless_and_none_is_spared_by_right(
     cluster: Cluster, cards: int, allowed: int, protected: set[int]
 ) -> None:
@@ -107,7 +108,7 @@ def test_victims_suffice_and_none_is_needless_and_none_is_spared_by_right(
 
 
 @given(clusters(), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_somebody_is_found_exactly_if_evicting_all_who_may_go_would_help(
     cluster: Cluster, cards: int
 ) -> None:
