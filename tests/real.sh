@@ -94,7 +94,7 @@ on_machines() { # pytest arguments
     absent "the exporter and a mesh, scraped by a real Prometheus; dashboards, rules and alerts" "no apt-get to fetch it with"
   fi
   if command -v chromium >/dev/null || [ -n "${CHROMIUM:-}" ] || [ "${GPULOOM_REQUIRE_REAL:-}" = 1 ]; then
-    part "the web console in a real Chromium" "$bin/pytest" -q -s -n 2 --dist loadfile -m real tests/browser "$@"
+    part "the web console in a real Chromium" "$bin/pytest" -q -s -m real tests/browser "$@"
   else
     absent "the web console in a real Chromium" "no chromium"
   fi

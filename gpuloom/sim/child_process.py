@@ -34,7 +34,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     working_dir: Path | None = None
     ready: Probe | None = None
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = 120.0
     critical: bool = True
 
 

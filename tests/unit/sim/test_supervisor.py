@@ -141,7 +141,7 @@ async def test_a_process_that_gets_never_ready_fails_when_the_time_is_up(tmp_pat
         await supervisor.until(lambda s: bool(s.statuses()) and s.pid("slow") is not None)
         await clock.advance(spec.start_timeout_s + 1)
 
-        with pytest.raises(StartError, match="slow was not ready within 60 s"):
+        with pytest.raises(StartError, match="slow was not ready within 120 s"):
             await starting
 
 
