@@ -4,6 +4,7 @@ pod uses NVIDIA's runtime to see more than that.
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -21,6 +22,7 @@ from gpuloom.kube.resources import (
 from gpuloom.names import (
     ANNOTATION_ALLOCATION,
     ANNOTATION_EPOCH,
+    ANNOTATION_RESERVATION,
     ANNOTATION_VISIBLE_DEVICES,
     CONDITION_ADMISSION_POLICIES,
 )
@@ -119,6 +121,18 @@ async def test_only_the_extender_writes_allocations(
         ANNOTATION_ALLOCATION: "{}",
         ANNOTATION_VISIBLE_DEVICES: "GPU-a",
     }
+
+
+async def test_a_pod_names_its_reservation_when_it_is_made_and_nobody_changes_it_later(
+    admin: KubeClient,
+) -> None:
+    pod = await admin.create(PODS, a_pod(POD, **{ANNOTATION_RESERVATION: "night"}))
+
+    for changed in ("other", None):
+        with pytest.raises(GpuloomError, match=REFUSAL):
+            await admin.patch(PODS, POD, NAMESPACE, annotated(**{ANNOTATION_RESERVATION: changed}))
+    with pytest.raises(GpuloomError, match=REFUSAL):
+        await admin.bind(replace(a_binding(pod), annotations={ANNOTATION_RESERVATION: "other"}))
 
 
 def a_classed_pod(*envs: JsonObject | None, limits: dict[str, str] | None = None) -> JsonObject:

@@ -289,8 +289,6 @@ async def test_the_extender_stamps_binds_and_wakes_but_deletes_nothing(
         with pytest.raises(NotAllowedError):
             await client.delete(PODS, "p", NAMESPACE)
         with pytest.raises(NotAllowedError):
-            await client.evict(NAMESPACE, "p")
-        with pytest.raises(NotAllowedError):
             await client.patch_status(NODES, "rbac-node", None, {"status": {"capacity": {"cpu": "1"}}})
 
 
