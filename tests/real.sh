@@ -57,7 +57,7 @@ newer_python() { # another interpreter than the oldest supported one, if this ma
 }
 
 at_full_effort() { # pytest
-  GPULOOM_TEST_EFFORT=full nice -n 10 "$1" -q -n 2 --dist worksteal -m "not real" tests/unit tests/contract tests/mesh
+  GPULOOM_TEST_EFFORT=full "$1" -q -n 2 --dist worksteal -m "not real" tests/unit tests/contract tests/mesh
 }
 
 on_newer_python() { # interpreter
@@ -72,6 +72,12 @@ a_run() { # the product as a newcomer starts it
 }
 
 part "gpuloom run, 12 simulated nodes" a_run
+if python=$(newer_python); then
+  part "property tests at full effort, on Python 3.13" on_newer_python "$python"
+else
+  part "property tests at full effort" at_full_effort "$bin/pytest"
+  absent "the tests on Python 3.13" "no python3.13 found"
+fi
 if [ -n "${GPULOOM_DATA:-}" ]; then
   part "recorded calls of kube-scheduler" "$bin/pytest" -q tests/unit/scheduler_extender/verbs/test_recorded_calls.py "$@"
 else
@@ -103,17 +109,7 @@ on_machines() { # pytest arguments
   fi
 }
 
-full_effort() { # all examples of property tests; they wait for nothing, so they let the tests beside them go first
-  if python=$(newer_python); then
-    part "property tests at full effort, on Python 3.13" on_newer_python "$python"
-  else
-    part "property tests at full effort" at_full_effort "$bin/pytest"
-    absent "the tests on Python 3.13" "no python3.13 found"
-  fi
-}
-
 on_control_planes() { # pytest arguments
-  full_effort
   has_cluster || return 0
   part "charts: rendered by helm, taken by a real API server, setup jobs" "$bin/pytest" -q -m real tests/charts "$@"
   part "contract suites on a real API server and a real PostgreSQL" "$bin/pytest" -q -m real tests/contract "$@"
