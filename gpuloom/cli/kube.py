@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import orjson
 import typer
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ def find_access(kubeconfig: Path | None, context: str, directory: Path) -> "Kube
     from gpuloom.kube.access import load_access  # noqa: PLC0415
 
     return load_access(kubeconfig or _of_run(directory), os.environ, context=context or None)
+
+
+def run_targets(kubeconfig: Path | None, context: str, directory: Path) -> dict[str, list[str]] | None:
+    """Where the processes of each service of the run in `directory` serve metrics; None: ask a cluster."""
+    from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
+
+    path = directory / "prometheus-targets.json"
+    if kubeconfig is not None or context or not path.exists() or not is_in_use(directory):
+        return None
+    return {group["labels"]["job"]: group["targets"] for group in orjson.loads(path.read_bytes())}
 
 
 def _of_run(directory: Path) -> Path | None:

@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
 from gpuloom.cli import exits
 from gpuloom.cli.connection import DEFAULT_TIMEOUT_S, DirectoryOption, TimeoutOption
-from gpuloom.cli.kube import ContextOption, KubeconfigOption, find_access
+from gpuloom.cli.kube import ContextOption, KubeconfigOption, find_access, run_targets
 from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.errors import UnavailableError
@@ -87,12 +86,9 @@ def versions_of_pods(pods: Iterable[JsonObject]) -> list[ServiceVersion]:
 def _services(
     kubeconfig: Path | None, context: str, directory: Path, timeout_s: float
 ) -> list[ServiceVersion]:
-    from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
-
-    targets = directory / "prometheus-targets.json"
-    if kubeconfig is None and not context and targets.exists() and is_in_use(directory):
-        places = [place for group in orjson.loads(targets.read_bytes()) for place in group["targets"]]
-        return asyncio.run(_of_run(places, timeout_s))
+    targets = run_targets(kubeconfig, context, directory)
+    if targets is not None:
+        return asyncio.run(_of_run([place for places in targets.values() for place in places], timeout_s))
     return asyncio.run(_of_cluster(find_access(kubeconfig, context, directory), timeout_s))
 
 

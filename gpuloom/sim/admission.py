@@ -38,7 +38,7 @@ def configurations(address: str, ca_file: Path) -> list[tuple[Resource, JsonObje
             "timeoutSeconds": 5,
         }
 
-    metadata = {"name": NAME}
+    metadata = {"name": NAME, "labels": {"app.kubernetes.io/part-of": "gpuloom"}}
     mutating = [webhook("mutate-pods", pods), webhook("default", ours)]
     return [
         (MUTATING_WEBHOOKS, {"metadata": metadata, "webhooks": mutating}),

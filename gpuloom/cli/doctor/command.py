@@ -20,7 +20,7 @@ from gpuloom.cli.connection import (
     read_cluster_async,
 )
 from gpuloom.cli.doctor.findings import Finding, Verdict
-from gpuloom.cli.kube import ContextOption, KubeconfigOption, find_access
+from gpuloom.cli.kube import ContextOption, KubeconfigOption, find_access, run_targets
 from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.errors import GpuloomError
 
@@ -60,13 +60,15 @@ def doctor(  # noqa: PLR0913, PLR0917 - every one is an option
 
     Looks at versions, definitions, services, agents, trust, delivery, webhooks, policies, rights,
     certificates, clocks and Prometheus; changes nothing. What it may not read is skipped, with the reason.
+    Of a run here (--dir) it looks at what a run has: its services are processes, not pods with rights.
 
     Exits 0 if nothing failed, 1 if something did, 3 if the Kubernetes API can't be reached.
     """
     from gpuloom.cli.doctor.checks import findings_of  # noqa: PLC0415 - brings Kubernetes along
 
     access = find_access(kubeconfig, context, directory)
-    observed = asyncio.run(_observe(access, discovery, directory, prometheus, timeout))
+    targets = run_targets(kubeconfig, context, directory)
+    observed = asyncio.run(_observe(access, targets, discovery, directory, prometheus, timeout))
     findings = findings_of(observed)
     show(output, {"findings": [asdict(finding) for finding in findings]}, lambda: finding_lines(findings))
     worst = any(finding.verdict is Verdict.FAILED for finding in findings)
@@ -87,10 +89,15 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 async def _observe(
-    access: "KubeAccess", discovery: str, directory: Path, prometheus: str, timeout_s: float
+    access: "KubeAccess",
+    targets: dict[str, list[str]] | None,
+    discovery: str,
+    directory: Path,
+    prometheus: str,
+    timeout_s: float,
 ) -> "Observed":
     from gpuloom.cli.doctor.observed import Observed, Unread  # noqa: PLC0415
-    from gpuloom.cli.doctor.reading import ClusterReader  # noqa: PLC0415
+    from gpuloom.cli.doctor.reading import ClusterReader, read_run  # noqa: PLC0415
     from gpuloom.errors import UnavailableError  # noqa: PLC0415
     from gpuloom.kube.client import KubeClient  # noqa: PLC0415
     from gpuloom.runtime.clock import SystemClock  # noqa: PLC0415
@@ -117,6 +124,7 @@ async def _observe(
             rights=await reader.rights(pods),
             facts=await _facts(discovery, directory, timeout_s),
             prometheus=await _prometheus(prometheus, timeout_s),
+            run=None if targets is None else await read_run(targets, timeout_s),
         )
 
 

@@ -46,6 +46,15 @@ class Prometheus:
     gpu_series: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RunProcess:
+    """A process of `gpuloom run`. `problem` is empty if it says that it is ready."""
+
+    service: str
+    place: str
+    problem: str = ""
+
+
 NOT_ASKED = Unread("not asked")
 
 
@@ -72,6 +81,8 @@ class Observed:
     facts: ClusterSnapshot | Unread = NOT_ASKED
     """As discovery tells them."""
     prometheus: Prometheus | Unread = NOT_ASKED
+    run: tuple[RunProcess, ...] | None = None
+    """Of the run that is looked at, whose services are processes and not pods; None: a cluster."""
 
 
 def labels_of(obj: JsonObject) -> dict[str, str]:

@@ -2,14 +2,16 @@
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TypeVar
 
+import aiohttp
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from gpuloom.cli.doctor.observed import Certificate, Objects, Right, Unread
+from gpuloom.cli.doctor.observed import Certificate, Objects, Right, RunProcess, Unread
 from gpuloom.errors import GpuloomError, InvalidRequestError, NotFoundError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import EVERYTHING, Selection
@@ -153,6 +155,27 @@ class ClusterReader:
     async def _list(self, resource: Resource, selection: Selection = EVERYTHING) -> Objects:
         listing = await _or_why(lambda: self._client.list(resource, selection))
         return listing if isinstance(listing, Unread) else listing.items
+
+
+async def read_run(targets: Mapping[str, Sequence[str]], timeout_s: float) -> tuple[RunProcess, ...]:
+    """What every process of a run says of itself, in the order of `targets`: places by service.
+
+    A place that knows nothing of readiness is another port of a process, such as that of the GPU metrics.
+    """
+
+    async def ask(session: aiohttp.ClientSession, service: str, place: str) -> RunProcess | None:
+        try:
+            async with session.get(f"http://{place}/readyz") as answer:
+                if answer.status == HTTPStatus.NOT_FOUND:
+                    return None
+                said = (await answer.text()).strip()
+                return RunProcess(service, place, "" if answer.ok else said or f"answers {answer.status}")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return RunProcess(service, place, f"does not answer: {str(error) or 'too slow'}")
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session:
+        asked = [ask(session, service, place) for service, places in targets.items() for place in places]
+        return tuple(process for process in await asyncio.gather(*asked) if process is not None)
 
 
 async def _or_why(read: Callable[[], Awaitable[Value]]) -> Value | Unread:

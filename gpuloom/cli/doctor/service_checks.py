@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpuloom.cli.doctor.findings import Finding, failed, first_names, ok, skipped, warning
-from gpuloom.cli.doctor.observed import Observed, Unread, has_condition, is_over, labels_of
+from gpuloom.cli.doctor.observed import Observed, RunProcess, Unread, has_condition, is_over, labels_of
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of
 from gpuloom.names import LABEL_LEADER
 
@@ -31,6 +31,24 @@ def services(observed: Observed) -> Iterator[Finding]:
             f"services run {len(images)} versions: {first_names(images)}",
             "wait for the roll-out, or run helm upgrade again",
         )
+
+
+def processes(observed: Observed) -> Iterator[Finding]:
+    """Those of a run: every one says by itself whether it is ready."""
+    by_service: dict[str, list[RunProcess]] = {}
+    for process in observed.run or ():
+        by_service.setdefault(process.service, []).append(process)
+    for service, found in by_service.items():
+        check = f"service {service.removeprefix('gpuloom-')}"
+        wrong = [f"{process.place}: {process.problem}" for process in found if process.problem]
+        if wrong:
+            yield failed(
+                check,
+                first_names(wrong),
+                "wait a few seconds, then look at its log in logs/ of the run's directory",
+            )
+        else:
+            yield ok(check, f"{len(found)} ready")
 
 
 def leader(observed: Observed) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import pytest
 from gpuloom.cli.doctor.checks import findings_of
 from gpuloom.cli.doctor.command import finding_lines
 from gpuloom.cli.doctor.findings import Finding, Verdict
-from gpuloom.cli.doctor.observed import Certificate, Observed, Prometheus, Right, Unread
+from gpuloom.cli.doctor.observed import Certificate, Observed, Prometheus, Right, RunProcess, Unread
 from gpuloom.kube.resources import CUSTOM_RESOURCES
 from gpuloom.model.gpu import Gpu, GpuHealth
 from gpuloom.model.node import Delivery, NodeMode, NodeState
@@ -241,3 +241,19 @@ def test_the_summary_counts_failures_and_shows_remedies() -> None:
     assert any("FAIL" in line for line in lines)
     assert any("to do:" in line for line in lines)
     assert lines[-1].endswith("1 failed, 0 warnings")
+
+
+def test_of_a_run_it_asks_the_processes_and_nothing_that_only_a_cluster_has() -> None:
+    run = (
+        RunProcess("gpuloom-discovery", "127.0.0.1:1"),
+        RunProcess("gpuloom-node-agent", "127.0.0.1:2"),
+        RunProcess("gpuloom-node-agent", "127.0.0.1:3", "the kubelet was not heard yet"),
+    )
+    observed = replace(
+        HEALTHY, pods=(), admission_policies=(), admission_bindings=(), certificates=(), run=run
+    )
+
+    assert [(f.check, f.text) for f in wrong(observed)] == [
+        ("service node-agent", "127.0.0.1:3: the kubelet was not heard yet")
+    ]
+    assert wrong(replace(observed, run=run[:2])) == []
