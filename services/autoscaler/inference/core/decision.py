@@ -54,9 +54,11 @@ class Decision:
         """One sentence for events and the log."""
         if self.changes:
             rest = "" if self.replicas == self.wanted else f" on the way to {self.wanted}"
-            return f"{self.current} to {self.replicas} replicas{rest}: {self.reason}"
-        held = f"; {self.held}" if self.held else ""
-        return f"{self.current} replicas stay: {self.reason}{held}"
+            return "; ".join(
+                filter(None, (f"{self.current} to {self.replicas} replicas{rest}: {self.reason}", self.limit))
+            )
+        stay = f"{self.current} replicas stay: {self.reason}"
+        return "; ".join(filter(None, (stay, self.held, self.limit)))
 
 
 def decide(situation: Situation) -> tuple[Decision, Memory]:

@@ -169,3 +169,10 @@ def test_every_decision_says_why() -> None:
     assert decision.explain() == (
         "5 to 8 replicas: 16 running + 8 waiting, 4 at once in a replica, need 7.50 replicas"
     )
+
+
+def test_a_bound_that_is_reached_is_told() -> None:
+    decision, _ = decide(a_situation(adaptive(max_replicas=6), 6, demand=replace(WORK, waiting=12.0)))
+
+    assert decision.replicas == 6
+    assert decision.explain().endswith("; 9 are wanted, and maxReplicas is 6")
