@@ -4,6 +4,7 @@ A block that can't run there says so in a comment before it: `<!-- run by: FILE 
 its commands elsewhere, `<!-- not run: REASON -->` why none does.
 """
 
+import json
 import os
 import re
 import signal
@@ -87,7 +88,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
         "PATH": f"{tools}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "KUBECONFIG": str(desk / "run" / "kubeconfig"),
-        "NODE": "a100-001",
     }
     command = [str(tools / "gpuloom"), "run", "--headless", "--no-faults", "--dir", "run"]
     with subprocess.Popen(  # noqa: S603 - our own command
@@ -104,7 +104,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
                 pytest.fail(f"gpuloom run ended: {''.join(seen)}")
             # What it goes on saying is read, so that it never waits for somebody who does.
             drain = subprocess.Popen(["/bin/cat"], stdin=run.stderr, stdout=subprocess.DEVNULL)
-            yield desk, environment
+            agents = json.loads((desk / "run" / "agents.json").read_text())
+            yield desk, environment | {"NODE": min(agents)}
             assert run.poll() is None, "gpuloom run ended while its commands were tried"
             run.send_signal(signal.SIGINT)
             assert run.wait(LONGEST_START_S) == 0
