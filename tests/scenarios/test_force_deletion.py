@@ -4,14 +4,14 @@ from pathlib import Path
 
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import DeleteOptions, KubeClient
-from gpuloom.kube.objects import JsonObject, key_of
-from gpuloom.kube.resources import NAMESPACES, PODS
+from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.resources import PODS
 from gpuloom.model.node import NodeMode
 from gpuloom.names import RESOURCE_NVIDIA_GPU
 from gpuloom.sim.embedded import open_mesh
 from gpuloom.sim.journal import JOURNAL_FILE, read_journal
 from gpuloom.sim.mesh import MeshOptions
-from tests.scenarios.test_mesh_survives_kills import CLOCK, NAMESPACE, Cluster, a_pod, eventually
+from tests.scenarios.test_mesh_survives_kills import CLOCK, NAMESPACE, Cluster, a_pod
 
 GRACE_S = 8
 
@@ -23,10 +23,6 @@ def an_idle_pod_that_does_not_heed_sigterm(cards: int, node: str) -> JsonObject:
     return pod
 
 
-async def has_namespace(client: KubeClient) -> bool:
-    return any(key_of(found)[1] == NAMESPACE for found in (await client.list(NAMESPACES)).items)
-
-
 async def test_cards_of_a_force_deleted_pod_are_given_when_its_containers_are_gone(
     run_directory: Path,
 ) -> None:
@@ -36,7 +32,6 @@ async def test_cards_of_a_force_deleted_pod_are_given_when_its_containers_are_go
         async with KubeClient(KubeAccess(mesh.plan.api_url), CLOCK) as client:
             cluster = Cluster(mesh, client)
             node = cluster.node_of(NodeMode.NVIDIA)
-            await eventually(lambda: has_namespace(client), "the workload has made its namespaces")
             cards = next(machine.gpu_count for machine in mesh.plan.machines if machine.node == node)
             await cluster.run_pods(an_idle_pod_that_does_not_heed_sigterm(cards, node))
 

@@ -13,7 +13,7 @@ from gpuloom.codec.allocation import believable, decode_allocation
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject, key_of, uid_of
-from gpuloom.kube.resources import NODES, PODS
+from gpuloom.kube.resources import NAMESPACES, NODES, PODS
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.runtime.clock import SystemClock, deadline
@@ -88,9 +88,13 @@ class Cluster:
 
     async def run_pods(self, *pods: JsonObject) -> None:
         """Create them, and return when each was placed and has run."""
+        await eventually(self._has_namespace, "the workload has made its namespaces")
         for pod in pods:
             await self.client.create(PODS, pod)
         await self.wait_run(*(key_of(pod)[1] for pod in pods))
+
+    async def _has_namespace(self) -> bool:
+        return any(key_of(found)[1] == NAMESPACE for found in (await self.client.list(NAMESPACES)).items)
 
     async def wait_run(self, *names: str) -> None:
         for name in names:
