@@ -127,6 +127,18 @@ async def test_a_page_is_used_by_keyboard_alone(chromium: str, hostile: Served) 
         assert seen.problems == []
 
 
+async def test_who_types_while_a_view_opens_goes_on_typing(chromium: str, hostile: Served) -> None:
+    async with a_browser(chromium) as browser, a_page(browser) as seen:
+        page = await opened(seen, hostile.url)
+
+        # As by two keys in quick succession: the page hears of its new address only after this.
+        await page.evaluate("location.hash = '#/pending'; document.getElementById('search').focus()")
+        await page.get_by_role("heading", name="Pending pods").wait_for()
+        await page.keyboard.type("l40s-0002")
+
+        await page.locator("#found li").first.wait_for()
+
+
 async def test_what_is_seen_is_in_the_address_and_the_theme_is_kept(chromium: str, hostile: Served) -> None:
     async with a_browser(chromium) as browser, a_page(browser) as seen:
         page = await opened(seen, hostile.url)

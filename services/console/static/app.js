@@ -157,7 +157,8 @@ document.addEventListener("keydown", onKey);
 document.getElementById("help").addEventListener("click", showKeys);
 window.addEventListener("hashchange", () => {
   show();
-  main.focus({ preventScroll: true });
+  // The event comes a moment after the key: who types somewhere by now goes on there.
+  if (!document.activeElement?.closest("input, select, textarea, dialog")) main.focus({ preventScroll: true });
 });
 setInterval(() => {
   refreshTimes(document);

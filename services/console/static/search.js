@@ -18,7 +18,7 @@ export class Search {
     input.addEventListener("input", () => this.search());
     input.addEventListener("focus", () => this.search());
     input.addEventListener("keydown", (event) => this.key(event));
-    input.addEventListener("blur", () => setTimeout(() => this.close(), 150));
+    input.addEventListener("blur", () => setTimeout(() => document.activeElement === this.input || this.close(), 150));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.open(this.found[this.at]);
