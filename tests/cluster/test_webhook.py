@@ -1,6 +1,7 @@
 """The webhook as a process of its own, registered at the real API server over TLS, under its own account."""
 
 import asyncio
+import itertools
 from datetime import datetime
 from pathlib import Path
 
@@ -32,12 +33,13 @@ class Creator:
     def __init__(self, place: Workplace) -> None:
         self._place = place
         self.schedulers: list[str] = []
+        self._numbers = itertools.count()
 
     async def create(self) -> str:
         resources = {"limits": {"nvidia.com/gpu": "1"}}
         container = {"name": "c", "image": "registry.invalid/x:1", "resources": resources}
         body = {
-            "metadata": {"name": f"p-{len(self.schedulers)}", "namespace": TEAM},
+            "metadata": {"name": f"p-{next(self._numbers)}", "namespace": TEAM},
             "spec": {"containers": [container]},
         }
         pod = await self._place.client.create(PODS, body)
