@@ -102,7 +102,7 @@ class WorkQueue:
         self._backoffs.pop(key, None)
 
     async def get(self) -> ObjectKey:
-        """The key that waits longest; those behind come after the others. Whoever gets one must call `done`."""
+        """The key that waits longest, those behind after the others. Whoever gets one must call `done`."""
         while True:
             self._promote()
             if self._due or self._behind:
