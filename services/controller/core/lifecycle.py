@@ -72,11 +72,10 @@ def decide(observed: Observed, now: datetime) -> Decision:
     return Decision(_starting(workload, attempt), attempt=attempt)
 
 
-def refused(workload: GpuWorkload, reason: str) -> NewStatus:
+def refused(retries: int, reason: str) -> NewStatus:
     """Nothing can be made of it until somebody changes it, or what it needs."""
-    attempts = workload.status.retries or 0
     accepted = Condition("Accepted", False, FailureReason.INVALID_SPEC, reason)
-    return NewStatus(WorkloadPhase.PENDING, reason, attempts, conditions=(accepted,))
+    return NewStatus(WorkloadPhase.PENDING, reason, retries, conditions=(accepted,))
 
 
 def _after(workload: GpuWorkload, attempt: int, progress: Progress, now: datetime) -> Decision:

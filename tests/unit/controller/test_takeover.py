@@ -121,6 +121,24 @@ class World:
         return None
 
 
+async def test_a_workload_that_can_not_be_read_says_why_and_stops_nobody() -> None:
+    world = World()
+    odd = world.add("odd", finalizers=[FINALIZER])
+    odd["spec"]["podTemplate"] = {"spec": {"containers": [{"env": {"A": "b"}}]}}
+    unread = world.add("unread", finalizers=[FINALIZER])
+    unread["spec"]["gpuCount"] = 0
+    world.add("fine")
+
+    await world.until_quiet()
+
+    told = {name: world.workloads["team-a", name]["status"] for name in ("odd", "unread", "fine")}
+    assert (told["odd"]["phase"], told["unread"]["phase"]) == ("Pending", "Pending")
+    assert "env must be a list of objects" in told["odd"]["message"]
+    assert "gpuCount" in told["unread"]["message"]
+    assert told["unread"]["conditions"][0]["reason"] == "InvalidSpec"
+    assert told["fine"]["phase"] == "Scheduling"
+
+
 async def test_workloads_that_are_as_they_should_be_cost_a_successor_no_call() -> None:
     world = World()
     for number in range(50):
