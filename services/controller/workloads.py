@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuloom.codec.custom.workload import gpu_workload
-from gpuloom.errors import InvalidRequestError
+from gpuloom.errors import InvalidRequestError, NotAllowedError, TooLargeError
 from gpuloom.kube.conditions import (
     is_deleting,
     status_patch,
@@ -112,7 +112,11 @@ class Workloads:
         options = self._options(workload)
         if isinstance(options, str):
             return options
-        made = await self._api.create_job(job_manifest(workload, attempt, options))
+        try:
+            made = await self._api.create_job(job_manifest(workload, attempt, options))
+        except (NotAllowedError, TooLargeError) as error:
+            # A quota, somebody's admission: only the user can see to it.
+            return str(error)
         name = job_name(workload, attempt)
         if made is None:
             present = await self._api.read_job(workload.meta.namespace, name)

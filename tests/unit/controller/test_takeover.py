@@ -1,13 +1,15 @@
-"""A controller that takes over: what is new goes first, and what is as it should be costs nothing."""
+"""Steps over many workloads: the new go first, those that are settled cost nothing, none stops the others."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from gpuloom.codec.custom.workload import gpu_workload
+from gpuloom.errors import NotAllowedError
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.objects import JsonObject, ObjectKey, key_of, uid_of
 from gpuloom.kube.reconciler import Reconciler, ReconcilerOptions
@@ -32,6 +34,10 @@ class World:
     jobs: dict[str, list[JsonObject]] = field(default_factory=dict)
     calls: list[tuple[str, str]] = field(default_factory=list)
     version: int = 0
+    forbidden: str = ""
+    """Why the server takes no Job: a quota, or somebody's admission."""
+    hidden: list[JsonObject] = field(default_factory=list)
+    """Jobs that are there and not observed yet."""
 
     def __post_init__(self) -> None:
         registry = CollectorRegistry()
@@ -55,9 +61,7 @@ class World:
 
     def add_with_job(self, name: str) -> None:
         obj = self.add(name, finalizers=[FINALIZER])
-        job = job_manifest(gpu_workload(obj), 0, JobOptions(image=Image("example/model:1")))
-        job["metadata"]["uid"] = f"job-{name}"
-        self.jobs[uid_of(obj)] = [job]
+        self.jobs[uid_of(obj)] = [self.job_of(obj, 0)]
 
     async def until_quiet(self) -> None:
         task = asyncio.create_task(self.loop.run())
@@ -73,6 +77,9 @@ class World:
 
     async def patch(self, workload: JsonObject, patch: JsonObject) -> JsonObject:
         await self._call("patch", workload["metadata"]["name"])
+        if not patch["metadata"]["finalizers"]:
+            assert not self.jobs.get(uid_of(workload)), "it was let go while it had Jobs"
+            assert not self.hidden
         return self._changed({**workload, "metadata": {**workload["metadata"], **patch["metadata"]}})
 
     async def patch_status(self, workload: JsonObject, patch: JsonObject) -> JsonObject:
@@ -89,15 +96,25 @@ class World:
     async def create_job(self, manifest: JsonObject) -> JsonObject | None:
         (owner,) = manifest["metadata"]["ownerReferences"]
         await self._call("create_job", owner["name"])
+        if self.forbidden:
+            raise NotAllowedError(self.forbidden)
         self.jobs[owner["uid"]] = [manifest]
         self.loop.queue.add((manifest["metadata"]["namespace"], owner["name"]))
         return manifest
 
     async def read_job(self, namespace: str, name: str) -> JsonObject | None:
-        raise AssertionError("what is observed is not read again")
+        return next((job for job in self.hidden if job["metadata"]["name"] == name), None)
 
     async def delete_job(self, namespace: str, name: str, uid: str | None) -> None:
-        raise AssertionError("nothing is to be deleted")
+        await self._call("delete_job", name)
+        self.hidden = [job for job in self.hidden if job["metadata"]["uid"] != uid]
+        for owner, jobs in self.jobs.items():
+            self.jobs[owner] = [job for job in jobs if job["metadata"]["uid"] != uid]
+
+    def job_of(self, obj: JsonObject, attempt: int) -> JsonObject:
+        job = job_manifest(gpu_workload(obj), attempt, JobOptions(image=None))
+        job["metadata"]["uid"] = f"{uid_of(obj)}-{attempt}"
+        return job
 
     def get(self, name: str, namespace: str = "") -> JsonObject | None:
         return self.workloads.get((namespace, name))
@@ -137,6 +154,44 @@ async def test_a_workload_that_can_not_be_read_says_why_and_stops_nobody() -> No
     assert "gpuCount" in told["unread"]["message"]
     assert told["unread"]["conditions"][0]["reason"] == "InvalidSpec"
     assert told["fine"]["phase"] == "Scheduling"
+
+
+async def test_a_job_that_the_server_does_not_allow_is_told_and_tried_again() -> None:
+    world = World()
+    world.add("train")
+    world.forbidden = "exceeded quota: count/jobs.batch"
+    await world.until_quiet()
+    told = world.workloads["team-a", "train"]["status"]
+    world.forbidden = ""
+
+    await world.until_quiet()
+
+    assert (told["phase"], told["message"]) == ("Pending", "exceeded quota: count/jobs.batch")
+    assert world.workloads["team-a", "train"]["status"]["phase"] == "Scheduling"
+
+
+PHASES = ["", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("observed", "hidden"), [(0, False), (0, True), (1, False), (2, True)])
+async def test_in_every_phase_a_deleted_workload_is_let_go_when_its_jobs_are_gone(
+    phase: str, observed: int, hidden: bool
+) -> None:
+    world = World()
+    obj = world.add("train", finalizers=[FINALIZER], deletionTimestamp="2026-01-01T00:00:00Z")
+    if phase:
+        obj["status"] = {"phase": phase, "retries": 0}
+    world.jobs[uid_of(obj)] = [world.job_of(obj, attempt) for attempt in range(observed)]
+    if hidden:
+        world.hidden = [world.job_of(obj, observed)]
+        obj["status"]["jobName"] = world.hidden[0]["metadata"]["name"]
+
+    await world.until_quiet()
+
+    verbs = [verb for verb, _ in world.calls]
+    assert world.workloads["team-a", "train"]["metadata"]["finalizers"] == []
+    assert verbs == ["delete_job"] * (observed + hidden) + ["patch"]
 
 
 async def test_workloads_that_are_as_they_should_be_cost_a_successor_no_call() -> None:
