@@ -87,7 +87,8 @@ class Reconciler:
         self._written: dict[ObjectKey, tuple[str, str]] = {}
         """UID and version of our last write of each object, until it was observed."""
         self._ended_s = clock.monotonic()
-        self._metrics = _Metrics(name, self.queue, registry)
+        self._running = False
+        self._metrics = _Metrics(name, self._depth, registry)
 
     def observe(self, change: Change) -> None:
         """For the informer of these objects."""
@@ -104,9 +105,13 @@ class Reconciler:
         """Until cancelled. Starts with every object there is."""
         self.queue.add_behind(map(key_of, sorted(self._observed.objects(), key=_version, reverse=True)))
         self._ended_s = self._clock.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._options.workers):
-                group.create_task(self._work(), name=f"{self._name} worker {number}")
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._options.workers):
+                    group.create_task(self._work(), name=f"{self._name} worker {number}")
+        finally:
+            self._running = False
 
     def stuck_reason(self) -> str | None:
         """The liveness check."""
@@ -115,6 +120,10 @@ class Reconciler:
         if due and idle_s > self._options.stuck_after_s:
             return f"{self._name}: {due} objects are due, and no step has ended for {idle_s:.0f} s"
         return None
+
+    def _depth(self) -> float:
+        """Of a replica that stands by nothing is due: it only notes what it would go through."""
+        return float(self.queue.due_count) if self._running else 0.0
 
     async def _work(self) -> None:
         while True:
@@ -202,9 +211,9 @@ def _shown(key: ObjectKey) -> str:
 
 
 class _Metrics:
-    def __init__(self, name: str, queue: WorkQueue, registry: CollectorRegistry) -> None:
-        depth = Gauge(f"gpuloom_{name}_queue_depth", "Objects that are due for a step", registry=registry)
-        depth.set_function(lambda: float(queue.due_count))
+    def __init__(self, name: str, depth: Callable[[], float], registry: CollectorRegistry) -> None:
+        gauge = Gauge(f"gpuloom_{name}_queue_depth", "Objects that are due for a step", registry=registry)
+        gauge.set_function(depth)
         self.steps = Counter(
             f"gpuloom_{name}_steps_total", "Steps by how they ended", ["result"], registry=registry
         )

@@ -226,3 +226,21 @@ async def test_a_loop_with_nothing_due_is_not_stuck() -> None:
         await cluster.clock.advance(3600.0)
 
         assert cluster.loop.stuck_reason() is None
+
+
+async def test_the_depth_of_the_queue_is_that_of_the_replica_that_works() -> None:
+    cluster = Cluster()
+    depths = []
+
+    async def look(key: ObjectKey, obj: JsonObject | None) -> Step:
+        depths.append(cluster.registry.get_sample_value("gpuloom_looking_queue_depth"))
+        return Step()
+
+    cluster.loop = Reconciler("looking", cluster, look, cluster.clock, cluster.registry)
+    cluster.show(an_object(1))
+    standing_by = cluster.registry.get_sample_value("gpuloom_looking_queue_depth")
+
+    async with running(cluster):
+        pass
+
+    assert (standing_by, depths) == (0.0, [1.0])
