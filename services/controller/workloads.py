@@ -157,8 +157,8 @@ class Workloads:
         )
 
     async def _refuse(self, obj: JsonObject, reason: str, again_s: float | None) -> Step:
-        retries = (obj.get("status") or {}).get("retries") or 0
-        wrote = await self._write(obj, refused(retries, reason))
+        known = obj.get("status") or {}
+        wrote = await self._write(obj, refused(reason, known.get("retries") or 0, known.get("jobName")))
         if wrote is not None:
             self._recorder.warning(obj, "NotStarted", reason)
             self._metrics.failed.labels(FailureReason.INVALID_SPEC).inc()
