@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from gpuloom.errors import UnavailableError
 from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.decoding import decoded
 from gpuloom.kube.errors import Call, GoneError, error_from_status
 from gpuloom.kube.listing import EVERYTHING, EventType, Listing, Selection, WatchEvent
 from gpuloom.kube.objects import JsonObject, key_of, metadata_of
@@ -357,7 +358,7 @@ class KubeClient:
 def parse_watch_line(line: bytes, call: Call) -> WatchEvent:
     """Raise the error that an ERROR event stands for."""
     try:
-        event = orjson.loads(line)
+        event = decoded(line)
         kind, obj = event["type"], event["object"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise UnavailableError(f"{call}: a line of the watch is not a watch event") from None

@@ -24,6 +24,8 @@ from gpuloom.runtime.clock import Clock
 _log = logging.getLogger(__name__)
 
 _REMEMBERED_WRITES = 16
+_LEAST_DELAY_S = 0.05
+"""Two looks are at least so far apart."""
 
 
 class LeaseApi(Protocol):
@@ -78,6 +80,8 @@ class LeaderElector:
         self._settings = settings or LeaderSettings()
         self._random = random.Random()
         self._observation = Observation()
+        self._may_take_s = -math.inf
+        """When the lease of another ends, as far as is known."""
         self._record: LeaseRecord | None = None
         """As the server has it after our last write; None: not known."""
         self._own_writes: deque[str] = deque(maxlen=_REMEMBERED_WRITES)
@@ -118,7 +122,7 @@ class LeaderElector:
 
     async def _acquire(self) -> None:
         while not await self._try_to_take():
-            await self._clock.sleep(self._retry_delay_s())
+            await self._clock.sleep(self._standing_delay_s())
         fields = {"lease": f"{self._namespace}/{self._name}", "identity": self._identity}
         _log.info("became leader", extra=fields)
 
@@ -160,6 +164,11 @@ class LeaderElector:
     def _retry_delay_s(self) -> float:
         return self._settings.retry_period_s * self._random.uniform(1.0, 1.2)
 
+    def _standing_delay_s(self) -> float:
+        """Until the next look at another's lease: no later than when it ends, if it is not renewed."""
+        left_s = self._may_take_s - self._clock.monotonic()
+        return min(self._retry_delay_s(), max(left_s, _LEAST_DELAY_S) if left_s > 0 else math.inf)
+
     async def _renew(self, timeout_s: float) -> None:
         try:
             if self._record is None:
@@ -197,7 +206,8 @@ class LeaderElector:
         self._observation.note(record, now_s)
         if record is not None and (not record.holder or self._is_ours(record)):
             return True
-        return self._observation.is_expired(record, self._settings.lease_duration_s, now_s)
+        self._may_take_s = self._observation.expires_s(record, self._settings.lease_duration_s)
+        return now_s >= self._may_take_s
 
     def _is_ours(self, record: LeaseRecord) -> bool:
         return record.holder == self._identity and record.renew_time in self._own_writes

@@ -35,10 +35,10 @@ class Observation:
             self.resource_version = resource_version
             self.since_s = now_s
 
-    def is_expired(self, record: LeaseRecord | None, default_duration_s: float, now_s: float) -> bool:
-        """The holder had its full duration since its last write that we know of, and wrote nothing."""
+    def expires_s(self, record: LeaseRecord | None, default_duration_s: float) -> float:
+        """When the holder will have had its full duration since its last write that we know of."""
         duration_s = record.duration_s if record is not None else None
-        return now_s - self.since_s >= (duration_s or default_duration_s)
+        return self.since_s + (duration_s or default_duration_s)
 
 
 def record_from(lease: JsonObject) -> LeaseRecord:

@@ -4,6 +4,9 @@ Several workers, but one at a time for each object. A step acts only on a state 
 this loop's own last write of the object, so it never repeats itself on an old picture. A failure is tried
 again after a delay that grows; what can never work waits until the object changes. An error that is none of
 ours ends the loop, and with it the process, which Kubernetes starts again.
+
+Whoever takes over goes through everything, the newest first and behind whatever changes meanwhile: a new
+object does not wait until thousands were found to be as they should.
 """
 
 import asyncio
@@ -84,7 +87,8 @@ class Reconciler:
         self._written: dict[ObjectKey, tuple[str, str]] = {}
         """UID and version of our last write of each object, until it was observed."""
         self._ended_s = clock.monotonic()
-        self._metrics = _Metrics(name, self.queue, registry)
+        self._running = False
+        self._metrics = _Metrics(name, self._depth, registry)
 
     def observe(self, change: Change) -> None:
         """For the informer of these objects."""
@@ -99,12 +103,15 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until cancelled. Starts with every object there is."""
-        for obj in self._observed.objects():
-            self.queue.add(key_of(obj))
+        self.queue.add_behind(map(key_of, sorted(self._observed.objects(), key=_version, reverse=True)))
         self._ended_s = self._clock.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._options.workers):
-                group.create_task(self._work(), name=f"{self._name} worker {number}")
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._options.workers):
+                    group.create_task(self._work(), name=f"{self._name} worker {number}")
+        finally:
+            self._running = False
 
     def stuck_reason(self) -> str | None:
         """The liveness check."""
@@ -114,6 +121,10 @@ class Reconciler:
             return f"{self._name}: {due} objects are due, and no step has ended for {idle_s:.0f} s"
         return None
 
+    def _depth(self) -> float:
+        """Of a replica that stands by nothing is due: it only notes what it would go through."""
+        return float(self.queue.due_count) if self._running else 0.0
+
     async def _work(self) -> None:
         while True:
             key = await self.queue.get()
@@ -122,6 +133,8 @@ class Reconciler:
             finally:
                 self.queue.done(key)
                 self._ended_s = self._clock.monotonic()
+            # A step that had nothing to do waited for nothing, and informers and the lease need their turn.
+            await asyncio.sleep(0)
 
     async def _step(self, key: ObjectKey) -> None:
         namespace, name = key
@@ -187,14 +200,20 @@ def controller_of(obj: JsonObject, kind: str) -> ObjectKey | None:
     return None
 
 
+def _version(obj: JsonObject) -> int:
+    """Higher means written later, as Kubernetes has it."""
+    told = resource_version_of(obj)
+    return int(told) if told.isascii() and told.isdigit() else 0
+
+
 def _shown(key: ObjectKey) -> str:
     return "/".join(filter(None, key))
 
 
 class _Metrics:
-    def __init__(self, name: str, queue: WorkQueue, registry: CollectorRegistry) -> None:
-        depth = Gauge(f"gpuloom_{name}_queue_depth", "Objects that are due for a step", registry=registry)
-        depth.set_function(lambda: float(queue.due_count))
+    def __init__(self, name: str, depth: Callable[[], float], registry: CollectorRegistry) -> None:
+        gauge = Gauge(f"gpuloom_{name}_queue_depth", "Objects that are due for a step", registry=registry)
+        gauge.set_function(depth)
         self.steps = Counter(
             f"gpuloom_{name}_steps_total", "Steps by how they ended", ["result"], registry=registry
         )

@@ -21,6 +21,7 @@ from yarl import URL
 
 from gpuloom.errors import DeadlineError, GpuloomError, NotAllowedError, TooLargeError, UnavailableError
 from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.decoding import decoded
 from gpuloom.kube.errors import Call, KubeAccessError, TooManyRequestsError, error_from_status
 from gpuloom.kube.objects import JsonObject
 from gpuloom.runtime.backoff import Backoff
@@ -318,12 +319,12 @@ def _authorization(token: str | None) -> dict[str, str]:
 
 def _decode(request: Request, body: bytes) -> JsonObject:
     try:
-        decoded = orjson.loads(body)
+        answer = decoded(body)
     except orjson.JSONDecodeError:
-        decoded = None
-    if not isinstance(decoded, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise UnavailableError(f"{request.call}: the answer is not a JSON object")
-    return decoded
+    return answer
 
 
 def _broken_off(request: Request, error: Exception) -> UnavailableError:

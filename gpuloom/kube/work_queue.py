@@ -2,7 +2,8 @@
 
 A key that is added while it is being worked on is worked on once more afterwards, so no change is missed and
 two workers never act on one object. Waiting keys are kept in a dictionary, so a flood about one object costs
-one entry; beyond its capacity the queue forgets the keys and asks for everything once instead.
+one entry; beyond its capacity the queue forgets the keys and asks for everything once instead. What is looked
+at only because everything is waits behind what changed, but never for ever.
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from collections.abc import Callable, Iterable
 from gpuloom.kube.objects import ObjectKey
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock
+
+_TURNS = 8
+"""Of so many keys one at least comes from those behind, if there are any."""
 
 
 class WorkQueue:
@@ -32,6 +36,9 @@ class WorkQueue:
         self._capacity = capacity
         self._new_backoff = new_backoff
         self._due: dict[ObjectKey, None] = {}
+        self._behind: dict[ObjectKey, None] = {}
+        """Due as well, once nothing else is."""
+        self._turn = 0
         self._active: set[ObjectKey] = set()
         self._again: set[ObjectKey] = set()
         """Added while they were worked on."""
@@ -44,12 +51,12 @@ class WorkQueue:
 
     def __len__(self) -> int:
         """Keys that wait, now or for later, and those in work."""
-        return len(self._due) + len(self._active) + len(self._later)
+        return self.due_count + len(self._later)
 
     @property
     def due_count(self) -> int:
         """Keys that should be worked on now, and those that are."""
-        return len(self._due) + len(self._active)
+        return len(self._due) + len(self._behind) + len(self._active)
 
     def add(self, key: ObjectKey) -> None:
         """As soon as a worker is free; what was planned for later is then done now."""
@@ -57,18 +64,28 @@ class WorkQueue:
         if key in self._active:
             self._again.add(key)
             return
-        if key not in self._due and len(self._due) + len(self._later) >= self._capacity:
+        self._behind.pop(key, None)
+        if key not in self._due and self._is_full():
             self._overflowed = True
         else:
             self._due[key] = None
         self._changed.set()
 
+    def add_behind(self, keys: Iterable[ObjectKey]) -> None:
+        """In this order, behind everything else that is due; also those that are due already."""
+        for key in keys:
+            self._due.pop(key, None)
+            self.add(key)
+            if key in self._due:
+                del self._due[key]
+                self._behind[key] = None
+
     def add_after(self, key: ObjectKey, delay_s: float) -> None:
         """Not before that; an earlier plan for the same key stands."""
         due_s = self._clock.monotonic() + max(0.0, delay_s)
-        if key in self._due or self._later.get(key, math.inf) <= due_s:
+        if key in self._due or key in self._behind or self._later.get(key, math.inf) <= due_s:
             return
-        if len(self._due) + len(self._later) >= self._capacity:
+        if self._is_full():
             self._overflowed = True
         else:
             self._later[key] = due_s
@@ -85,12 +102,11 @@ class WorkQueue:
         self._backoffs.pop(key, None)
 
     async def get(self) -> ObjectKey:
-        """The key that waits longest. Whoever gets one must call `done` for it."""
+        """The key that waits longest, those behind after the others. Whoever gets one must call `done`."""
         while True:
             self._promote()
-            if self._due:
-                key = next(iter(self._due))
-                del self._due[key]
+            if self._due or self._behind:
+                key = self._next()
                 self._active.add(key)
                 return key
             self._changed.clear()
@@ -102,13 +118,22 @@ class WorkQueue:
             self._again.discard(key)
             self.add(key)
 
+    def _next(self) -> ObjectKey:
+        self._turn = (self._turn + 1) % _TURNS
+        waiting = self._behind if self._behind and (not self._due or self._turn == 0) else self._due
+        key = next(iter(waiting))
+        del waiting[key]
+        return key
+
+    def _is_full(self) -> bool:
+        return len(self._due) + len(self._behind) + len(self._later) >= self._capacity
+
     def _promote(self) -> None:
         """Move to `due` what has waited long enough, and everything if keys were forgotten."""
-        if self._overflowed and not self._due:
+        if self._overflowed and not self._due and not self._behind:
             # Asked for only when there is room again: else it would overflow at once.
             self._overflowed = False
-            for key in self._everything():
-                self.add(key)
+            self.add_behind(self._everything())
         now_s = self._clock.monotonic()
         while self._timers and self._timers[0][0] <= now_s:
             due_s, _, key = heapq.heappop(self._timers)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuloom.codec.custom.workload import gpu_workload
-from gpuloom.errors import InvalidRequestError
+from gpuloom.errors import InvalidRequestError, NotAllowedError, TooLargeError
 from gpuloom.kube.conditions import (
     is_deleting,
     status_patch,
@@ -18,7 +18,7 @@ from gpuloom.kube.conditions import (
     without_finalizer,
 )
 from gpuloom.kube.events import EventRecorder
-from gpuloom.kube.objects import JsonObject, ObjectKey, uid_of
+from gpuloom.kube.objects import JsonObject, ObjectKey, metadata_of, uid_of
 from gpuloom.kube.reconciler import Step
 from gpuloom.model.workload import GpuWorkload, WorkloadPhase
 from gpuloom.placement.strategies import Strategy
@@ -82,11 +82,14 @@ class Workloads:
         if finalizer is not None:
             # Before any Job: a workload that is deleted at once must not leave one behind.
             return Step(wrote=await self._api.patch(obj, finalizer))
-        workload = gpu_workload(obj)
+        try:
+            workload = gpu_workload(obj)
+        except InvalidRequestError as error:
+            return await self._refuse(obj, str(error), None)
         try:
             return await self._take(obj, workload)
         except InvalidRequestError as error:
-            return await self._refuse(obj, workload, str(error), _IMAGE_CHECK_S)
+            return await self._refuse(obj, str(error), _IMAGE_CHECK_S)
 
     async def _take(self, obj: JsonObject, workload: GpuWorkload) -> Step:
         uid = workload.meta.uid
@@ -97,8 +100,8 @@ class Workloads:
         if decision.attempt is not None:
             refusal = await self._start(obj, workload, decision)
             if refusal is not None:
-                return await self._refuse(obj, workload, refusal, _NO_NODE_CHECK_S)
-        wrote = await self._write(obj, workload, decision.status)
+                return await self._refuse(obj, refusal, _NO_NODE_CHECK_S)
+        wrote = await self._write(obj, decision.status)
         if wrote is not None:
             self._tell(obj, workload, decision)
         return Step(wrote=wrote, again_after_s=decision.again_after_s)
@@ -109,7 +112,11 @@ class Workloads:
         options = self._options(workload)
         if isinstance(options, str):
             return options
-        made = await self._api.create_job(job_manifest(workload, attempt, options))
+        try:
+            made = await self._api.create_job(job_manifest(workload, attempt, options))
+        except (NotAllowedError, TooLargeError) as error:
+            # A quota, somebody's admission: only the user can see to it.
+            return str(error)
         name = job_name(workload, attempt)
         if made is None:
             present = await self._api.read_job(workload.meta.namespace, name)
@@ -149,24 +156,24 @@ class Workloads:
             node=node,
         )
 
-    async def _refuse(self, obj: JsonObject, workload: GpuWorkload, reason: str, again_s: float) -> Step:
-        wrote = await self._write(obj, workload, refused(workload, reason))
+    async def _refuse(self, obj: JsonObject, reason: str, again_s: float | None) -> Step:
+        known = obj.get("status") or {}
+        wrote = await self._write(obj, refused(reason, known.get("retries") or 0, known.get("jobName")))
         if wrote is not None:
             self._recorder.warning(obj, "NotStarted", reason)
             self._metrics.failed.labels(FailureReason.INVALID_SPEC).inc()
         return Step(wrote=wrote, again_after_s=again_s)
 
-    async def _write(self, obj: JsonObject, workload: GpuWorkload, new: NewStatus) -> JsonObject | None:
+    async def _write(self, obj: JsonObject, new: NewStatus) -> JsonObject | None:
         before = (obj.get("status") or {}).get("conditions") or []
+        generation = metadata_of(obj).get("generation") or 0
         status = {
             "phase": new.phase.value,
             "message": new.message,
             "retries": new.retries,
             "assignedNode": new.node,
             "jobName": new.job,
-            "conditions": with_conditions(
-                before, new.conditions, workload.meta.generation, self._clock.now()
-            ),
+            "conditions": with_conditions(before, new.conditions, generation, self._clock.now()),
         }
         patch = status_patch(obj, status)
         return None if patch is None else await self._api.patch_status(obj, patch)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpuloom.errors import GpuloomError, InvalidRequestError
 from services.webhook.core.defaults import defaulted
-from services.webhook.core.guard import refusal
+from services.webhook.core.guard import KINDS, refusal
 from services.webhook.core.pods import PodPolicy, is_gpu_pod, mutated_pod, wants_advice
 from services.webhook.core.reviews import ADMITTED, Answer, Review, json_patch
 from services.webhook.core.validation import problem_of, wrong_request
@@ -55,7 +55,8 @@ class Admission:
             policy = self._settings.policy
             around = self._cluster.surroundings(pod, namespace)
             if wants_advice(pod, namespace, policy, around):
-                advice = await self._advisor.advice(pod, namespace, timeout_s=self._settings.deadline_s)
+                left_s = self._settings.deadline_s - review.waited_s
+                advice = await self._advisor.advice(pod, namespace, timeout_s=left_s)
                 around = replace(around, advice=advice)
             changed, told = mutated_pod(pod, namespace, policy, around)
         except (GpuloomError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -87,6 +88,6 @@ class Admission:
     async def guard(self, review: Review) -> Answer:
         if review.operation == "DELETE":
             return ADMITTED
-        if review.kind != "Pod":
-            raise InvalidRequestError(f"only pods are guarded, not {review.kind}")
+        if review.kind not in KINDS:
+            raise InvalidRequestError(f"only pods and their bindings are guarded, not {review.kind}")
         return Answer(denied=refusal(review, self._settings.writers))

@@ -9,8 +9,9 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.serving import rpc_environment
 from gpuloom.rpc.tls import server_ssl_context
 from gpuloom.runtime.app import App
+from gpuloom.runtime.garbage import keep_out_of_the_way
 from services.webhook.adapters.kubernetes import CaBundle, KubernetesCluster
-from services.webhook.adapters.optimizer import OptimizerAdvisor
+from services.webhook.adapters.optimizer import OptimizerAdvisor, asking
 from services.webhook.admission import Admission, AdmissionSettings
 from services.webhook.config import WebhookConfig
 from services.webhook.metrics import WebhookMetrics
@@ -39,7 +40,8 @@ async def build(app: App, config: WebhookConfig) -> None:
         strategies=frozenset(config.strategies),
     )
     optimizer = await app.enter(RpcChannel(rpc, str(config.optimizer_address), "optimizer"))
-    admission = Admission(cluster, OptimizerAdvisor(optimizer, metrics), settings)
+    advisor = await app.enter(OptimizerAdvisor(asking(optimizer), app.clock, metrics))
+    admission = Admission(cluster, advisor, settings)
     tls = (
         None if rpc.certificates is None else server_ssl_context(rpc.certificates, config.client_certificate)
     )
@@ -54,6 +56,7 @@ async def build(app: App, config: WebhookConfig) -> None:
 
     # Discovery is not waited for: without it pods are admitted as they are.
     app.add_readiness("synced", unsynced)
+    app.add_loop("garbage", lambda: keep_out_of_the_way(lambda: mirror.synced and not unsynced(), app.clock))
 
 
 def _keep_ca_bundle(

@@ -13,8 +13,8 @@ from gpuloom.runtime.parsers import Address, boolean, comma_list, integer, port,
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from services.webhook.core.pods import SYSTEM_NAMESPACES, PodPolicy
 
-API_SERVER_TIMEOUT_S = 10.0
-"""timeoutSeconds of the shipped webhook configurations."""
+API_SERVER_TIMEOUT_S = 2.0
+"""timeoutSeconds of the shipped webhook configurations, for pods."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class WebhookConfig:
         "GPULOOM_WEBHOOK_DEADLINE",
         default=0.03,
         parse=seconds,
-        help="Longest wait for advice on a pod; without it the pod is admitted as it is",
+        help="How long after it began to come a review may wait for advice on its pod; without it the pod is "
+        "admitted as it is",
     )
     share_by_default: bool = setting(
         "GPULOOM_WEBHOOK_SHARE_BY_DEFAULT",

@@ -22,7 +22,8 @@ class WebhookMetrics:
         )
         self.advice = Counter(
             "gpuloom_webhook_advice",
-            "Pods for which the optimizer was asked, by what came of it: advised, none, failed",
+            "Pods for which advice was wanted, by what came of it: advised, none, failed; late: not within "
+            "the deadline; shed: not waited for, as too much was asked or the optimizer failed just before",
             ["result"],
             registry=registry,
         )

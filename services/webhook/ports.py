@@ -8,7 +8,10 @@ from services.webhook.core.pods import Advice, Surroundings
 
 class Advisor(Protocol):
     async def advice(self, pod: Mapping[str, Any], namespace: str, *, timeout_s: float) -> Advice | None:
-        """What pods like this one need; None if nobody knows, or not in time. Never raises."""
+        """What pods like this one need; None if nobody knows, or not in time.
+
+        With no time left only what is known already is told. Never raises a GpuloomError.
+        """
 
 
 class Cluster(Protocol):

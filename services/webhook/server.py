@@ -3,6 +3,7 @@
 import logging
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -64,6 +65,7 @@ class AdmissionPort:
         path = request.path
         try:
             review = read_review(await request.read())
+            review = replace(review, waited_s=self._clock.monotonic() - began_s)
             answer = await self._handlers[path](review)
         except InvalidRequestError as error:
             self._metrics.reviews.labels(path, "invalid").inc()

@@ -251,6 +251,20 @@ def test_old_clusters_get_no_admission_policies_and_the_extender_is_told_so(helm
     assert {"name": "GPULOOM_EXTENDER_ADMISSION_POLICIES", "value": "none"} in extender["env"]
 
 
+@pytest.mark.parametrize(("version", "conditions"), [("1.27.0", False), ("1.29.0", True), ("1.34.0", True)])
+def test_admission_holds_up_no_more_than_it_must(helm: Helm, version: str, conditions: bool) -> None:
+    documents = helm.render("gpuloom", "--kube-version", version)
+
+    mutating = only(documents, "MutatingWebhookConfiguration", "gpuloom-webhook")["webhooks"]
+    validating = only(documents, "ValidatingWebhookConfiguration", "gpuloom-webhook")["webhooks"]
+    of_pods = [one for one in (*mutating, *validating) if "pods" in one["rules"][0]["resources"]]
+    guards = [one for one in validating if one["failurePolicy"] == "Fail"]
+    assert [one["name"] for one in guards] == ([] if version == "1.34.0" else ["allocations.gpuloom.dev"])
+    assert all(("matchConditions" in one) == conditions for one in of_pods)
+    assert all(one["timeoutSeconds"] <= 2 for one in of_pods if one not in guards)
+    assert all({"pods/binding", "bindings"} <= {*one["rules"][0]["resources"]} for one in guards)
+
+
 def test_the_manifests_are_what_the_charts_render(helm: Helm) -> None:
     command = (sys.executable, str(ROOT / "deploy/manifests/generate.py"), "--check")
 

@@ -6,7 +6,7 @@ that path. Whatever the JSON holds, there is no other error, and the work and th
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ MAX_LABEL = 63
 MAX_QUERY = 4096
 MAX_MESSAGE = 32_768
 MAX_INTEGER = 2**53
+MAX_DEPTH = 64
 _SHOWN_PATH = 200
 
 MIG_PROFILE_PATTERN = re.compile(r"[0-9]{1,2}g\.[0-9]{1,4}gb([+-][a-z]+([.+][a-z]+)*)?")
@@ -150,8 +151,20 @@ def text_map(most: int, longest: int = MAX_LABEL) -> Reader[Mapping[str, str]]:
 
 
 def any_object(value: object, where: str) -> JsonObject:
-    """An object whose content is not ours to read."""
-    return as_object(value, bounded(where))
+    """An object whose content is not ours to read, and which can be copied and written again."""
+    found = as_object(value, bounded(where))
+    level: list[object] = [found]
+    for _ in range(MAX_DEPTH):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return found
+    raise InvalidRequestError(f"{bounded(where)} must be nested at most {MAX_DEPTH} levels deep")
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def name(longest: int = MAX_NAME) -> Reader[str]:

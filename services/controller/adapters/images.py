@@ -45,7 +45,8 @@ def read_image(entry: str) -> Image | None:
     """A plain image name, or YAML with `image` and `command`; None if it is neither."""
     try:
         document = yaml.safe_load(entry) if len(entry) <= _MAX_ENTRY else None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
+        # ValueError: what looks like a date and is none.
         return None
     if isinstance(document, str) and document and not any(char.isspace() for char in document):
         return Image(document)

@@ -17,6 +17,14 @@ from services.controller.core.progress import FailureReason, Progress, progress_
 from services.controller.core.retries import retry_delay_s
 
 TERMINAL = frozenset({WorkloadPhase.SUCCEEDED, WorkloadPhase.FAILED})
+_ENDINGS = frozenset(
+    {
+        FailureReason.JOB_FAILED,
+        FailureReason.NODE_LOST,
+        FailureReason.PREEMPTED,
+        FailureReason.DEADLINE_EXCEEDED,
+    }
+)
 PLACED = frozenset({WorkloadPhase.SCHEDULED, WorkloadPhase.RUNNING, WorkloadPhase.SUCCEEDED})
 
 
@@ -69,14 +77,17 @@ def decide(observed: Observed, now: datetime) -> Decision:
     if _is_finished(workload):
         # Its Job was cleaned up since; what is over stays over.
         return _finished(workload)
+    told = _told_failure(workload, attempt)
+    if told is not None:
+        # The same while the next attempt is waited for: this one is not made again.
+        return _after(workload, attempt, told, now)
     return Decision(_starting(workload, attempt), attempt=attempt)
 
 
-def refused(workload: GpuWorkload, reason: str) -> NewStatus:
-    """Nothing can be made of it until somebody changes it, or what it needs."""
-    attempts = workload.status.retries or 0
+def refused(reason: str, retries: int, job: str | None) -> NewStatus:
+    """Nothing can be made of it until somebody changes it, or what it needs. What was tried stays known."""
     accepted = Condition("Accepted", False, FailureReason.INVALID_SPEC, reason)
-    return NewStatus(WorkloadPhase.PENDING, reason, attempts, conditions=(accepted,))
+    return NewStatus(WorkloadPhase.PENDING, reason, retries, job=job, conditions=(accepted,))
 
 
 def _after(workload: GpuWorkload, attempt: int, progress: Progress, now: datetime) -> Decision:
@@ -114,9 +125,29 @@ def _is_finished(workload: GpuWorkload) -> bool:
     return status.phase is WorkloadPhase.SUCCEEDED or (status.retries or 0) >= allowed
 
 
+def _told_failure(workload: GpuWorkload, attempt: int) -> Progress | None:
+    """By the status, how this attempt failed, whose Job is gone by now; None if it did not."""
+    known = workload.status
+    is_over = known.phase in (WorkloadPhase.PENDING, WorkloadPhase.FAILED)
+    if not is_over or known.job_name != job_name(workload, attempt):
+        return None
+    reason = _told_reason(workload)
+    if reason is None:
+        return None
+    # It was placed until it failed, if it ever was.
+    ended = next((one.last_transition for one in known.conditions if one.type == "Scheduled"), None)
+    return Progress(WorkloadPhase.FAILED, "it failed, and its Job is gone", None, reason, ended)
+
+
+def _told_reason(workload: GpuWorkload) -> FailureReason | None:
+    reasons = (one.reason for one in workload.status.conditions if one.type == "Finished")
+    return next((FailureReason(reason) for reason in reasons if reason in _ENDINGS), None)
+
+
 def _finished(workload: GpuWorkload) -> Decision:
     known = workload.status
-    progress = Progress(known.phase or WorkloadPhase.FAILED, known.message or "", known.assigned_node)
+    phase, message = known.phase or WorkloadPhase.FAILED, known.message or ""
+    progress = Progress(phase, message, known.assigned_node, _told_reason(workload))
     return Decision(_status(workload, known.retries or 0, progress, known.job_name))
 
 

@@ -158,13 +158,21 @@ def _part(parent: Json, key: str) -> Json:
     return found
 
 
+def _objects(parent: Json, key: str) -> list[Json]:
+    """The list of objects under that key, made if it is not there."""
+    found = parent.get(key)
+    if found is None:
+        found = parent[key] = []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise InvalidRequestError(f"spec.podTemplate: {key} must be a list of objects")
+    return found
+
+
 def _first_container(pod: Json) -> Json:
-    containers = pod.setdefault("containers", [{"name": CONTAINER}])
-    if not isinstance(containers, list) or not all(isinstance(one, dict) for one in containers):
-        raise InvalidRequestError("spec.podTemplate: spec.containers must be a list of objects")
+    containers = _objects(pod, "containers")
     if not containers:
         containers.append({"name": CONTAINER})
-    return containers[0]  # type: ignore[no-any-return]
+    return containers[0]
 
 
 def _fill_container(container: Json, workload: GpuWorkload, options: JobOptions) -> None:
@@ -186,8 +194,8 @@ def _fill_container(container: Json, workload: GpuWorkload, options: JobOptions)
         "WORKLOAD_NAME": workload.meta.name,
         "WORKLOAD_PRIORITY": spec.priority.value,
     }
-    given = container.setdefault("env", [])
-    names = {entry.get("name") for entry in given if isinstance(entry, dict)}
+    given = _objects(container, "env")
+    names = {entry.get("name") for entry in given}
     given.extend({"name": name, "value": value} for name, value in own.items() if name not in names)
     limits = _part(_part(container, "resources"), "limits")
     present = [name for name in limits if str(name).startswith(GPU_RESOURCE_PREFIXES)]
@@ -275,7 +283,9 @@ def _require_node(pod: Json, hostname: str) -> None:
     """Beside whatever else the template requires: every alternative term gets it."""
     node_affinity = _part(_part(pod, "affinity"), "nodeAffinity")
     required = _part(node_affinity, "requiredDuringSchedulingIgnoredDuringExecution")
-    terms = required.setdefault("nodeSelectorTerms", [{}])
-    wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": [hostname]}
-    for term in terms or [{}]:
-        term.setdefault("matchExpressions", []).append(wanted)
+    terms = _objects(required, "nodeSelectorTerms")
+    if not terms:
+        terms.append({})
+    for term in terms:
+        wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": [hostname]}
+        _objects(term, "matchExpressions").append(wanted)

@@ -99,7 +99,9 @@ def _slices_of(gpu: Gpu, mode: NodeMode, catalog: Catalog) -> list[SliceOffer]:
     """Of NVIDIA's plugin those that exist, of our own nodes all that a card of its model can be cut into."""
     on_demand = mode is NodeMode.GPULOOM
     if on_demand:
-        memory = {profile.name: profile.memory_mib for profile in catalog.mig_profiles(gpu.model)}
+        model = catalog.find_gpu(gpu.model)
+        # One that is not in the catalogue is cut into nothing that anybody could ask for.
+        memory = {} if model is None else {one.name: one.memory_mib for one in model.mig_profiles}
     else:
         memory = {each.placement.profile: each.memory_mib for each in gpu.mig_instances}
     return [

@@ -27,6 +27,8 @@ from services.webhook.metrics import WebhookMetrics
 
 _CHECK_S = 30.0
 _FILE_CHECK_S = 1.0
+_OFFERS_S = 1.0
+"""Nodes change all the time, and what they offer seldom does: it is worked out at most so often."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,23 +43,31 @@ class KubernetesCluster:
         self._states = states
         self._parsed: dict[str, GpuSharingPolicy] = {}
         self._offers: Offers | None = None
+        self._changed = False
+        self._gathered_s = 0.0
+        self._clock = clock
 
     @property
     def informers(self) -> tuple[Informer, ...]:
         return self.namespaces, self.policies
 
     def nodes_changed(self, *_: object) -> None:
-        """What they offer is worked out again when it is next asked for."""
-        self._offers = None
+        """What they offer is worked out again when it is asked for, soon."""
+        self._changed = True
 
     def surroundings(self, pod: Mapping[str, Any], namespace: str) -> Surroundings:
-        if self._offers is None:
-            self._offers = offers_of(self._states())
+        offers = self._present_offers()
         known = self.namespaces.get(namespace) or {}
         labels = (known.get("metadata") or {}).get("labels") or {}
         pod_labels = (pod.get("metadata") or {}).get("labels") or {}
         policy = chosen_policy(list(self._parsed.values()), pod_labels, labels)
-        return surroundings_of(labels, self._offers, policy)
+        return surroundings_of(labels, offers, policy)
+
+    def _present_offers(self) -> Offers:
+        now_s = self._clock.monotonic()
+        if self._offers is None or (self._changed and now_s - self._gathered_s >= _OFFERS_S):
+            self._offers, self._changed, self._gathered_s = offers_of(self._states()), False, now_s
+        return self._offers
 
     def _policy_changed(self, change: Change) -> None:
         name = change.key[1]

@@ -110,14 +110,12 @@ def is_gpu_pod(pod: Mapping[str, Any]) -> bool:
 
 def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> tuple[Json, list[str]]:
     """The pod as it should be stored, and what its user is told. The pod itself if nothing changes."""
-    if namespace in policy.exempt_namespaces or not is_gpu_pod(pod):
+    if _is_exempt(namespace, policy, around) or not is_gpu_pod(pod):
         return pod, []
     changed = copy.deepcopy(pod)
-    told: list[str] = []
     _set_scheduler(changed, policy)
     _complete_gang(changed, policy)
-    if around.namespace_labels.get(LABEL_SHARING_ENABLED) != "false":
-        told = _share(changed, policy, around)
+    told = _share(changed, policy, around)
     if around.offers.by_environment:
         _deliver_by_environment(changed)
     return (changed, told) if changed != pod else (pod, told)
@@ -125,11 +123,16 @@ def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundin
 
 def wants_advice(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
     """Whether it would make a difference to know what pods like this one used."""
-    if namespace in policy.exempt_namespaces or _word(pod, KEY_MIG_PROFILE):
-        return False
-    if around.namespace_labels.get(LABEL_SHARING_ENABLED) == "false":
+    if _is_exempt(namespace, policy, around) or _word(pod, KEY_MIG_PROFILE):
         return False
     return _may_share(pod, policy, around) and _sole_whole_gpu(pod) is not None
+
+
+def _is_exempt(namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
+    """To opt out is to opt out of every rewrite; with the shipped configuration no such pod comes here."""
+    return (
+        namespace in policy.exempt_namespaces or around.namespace_labels.get(LABEL_SHARING_ENABLED) == "false"
+    )
 
 
 def _set_scheduler(pod: Json, policy: PodPolicy) -> None:

@@ -17,7 +17,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """`object` is what is to be stored, empty for a deletion; `old` what is there, empty for a creation."""
+    """`object` is what is to be stored, empty for a deletion; `old` what is there, empty for a creation.
+
+    `waited_s`: how long the API server has waited already when it was read.
+    """
 
     uid: str
     kind: str
@@ -27,6 +30,7 @@ class Review:
     object: Json
     old: Json
     subresource: str = ""
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

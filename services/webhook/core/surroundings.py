@@ -25,12 +25,9 @@ def offers_of(states: Sequence[NodeState]) -> Offers:
         for instance in gpu.mig_instances
     )
     own = [state for state in states if state.mode is NodeMode.GPULOOM and state.gpus]
-    profiles = {
-        profile.name
-        for state in own
-        for gpu in state.gpus
-        for profile in load_catalog().mig_profiles(gpu.model)
-    }
+    # One that is not in the catalogue has no profiles that anybody could ask for.
+    models = [load_catalog().find_gpu(name) for name in {gpu.model for state in own for gpu in state.gpus}]
+    profiles = {profile.name for model in models if model is not None for profile in model.mig_profiles}
     by_environment = bool(own) and all(state.delivery is Delivery.ENV for state in own)
     return Offers(bool(own), frozenset(profiles), by_environment, plugged)
 

@@ -20,7 +20,7 @@ from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.command import CommandParser, run_command
 from gpuloom.sim.ports import HOST
 from gpuloom.v1 import optimizer_pb2 as pb
-from services.webhook.adapters.optimizer import OptimizerAdvisor
+from services.webhook.adapters.optimizer import OptimizerAdvisor, asking
 from services.webhook.admission import MUTATE, Admission, AdmissionSettings, Handler
 from services.webhook.core.pods import Offers, PodPolicy, Surroundings
 from services.webhook.core.reviews import ADMITTED, Answer, Review
@@ -47,7 +47,7 @@ def _handler(options: argparse.Namespace, channel: RpcChannel, metrics: WebhookM
     if options.variant == "nothing":
         return _nothing
     settings = AdmissionSettings(PodPolicy(), 0.03, False, frozenset(), frozenset())
-    return Admission(_Cluster(), OptimizerAdvisor(channel, metrics), settings).mutate
+    return Admission(_Cluster(), OptimizerAdvisor(asking(channel), _CLOCK, metrics), settings).mutate
 
 
 async def _run(options: argparse.Namespace) -> None:

@@ -29,13 +29,15 @@ SETTINGS = WorkloadSettings(WITHOUT_DEVICES, "gpuloom-", None, pins_nodes=False,
 
 
 @asynccontextmanager
-async def a_controller(client: KubeClient, namespace: str) -> AsyncIterator[ControllerMetrics]:
+async def a_controller(
+    client: KubeClient, namespace: str, selector: str = ""
+) -> AsyncIterator[ControllerMetrics]:
     """Ends as a killed process does: whatever it was doing is left as it is."""
     registry = CollectorRegistry()
     metrics = ControllerMetrics(registry)
     config = load_config(LeadershipConfig, {"GPULOOM_LEASE_NAME": "x", "GPULOOM_LEADER_ELECTION": "false"})
     leadership = Leadership(client, config, CLOCK, {})
-    cluster = KubernetesCluster(client, CLOCK, namespace, "", lambda model: Image("example/model:1"))
+    cluster = KubernetesCluster(client, CLOCK, namespace, selector, lambda model: Image("example/model:1"))
     recorder = EventRecorder(client, "gpuloom-controller", "test", CLOCK, registry=registry)
     workloads = Workloads(
         KubernetesWorkloads(client, leadership), cluster, recorder, SETTINGS, CLOCK, metrics
@@ -148,6 +150,29 @@ async def test_however_often_the_controller_dies_each_workload_has_one_job(works
 
     owners = [metadata_of(job)["ownerReferences"][0]["name"] for job in await jobs_of(workspace)]
     assert sorted(owners) == sorted(names)
+
+
+async def test_controllers_side_by_side_each_act_for_their_own_workloads(workspace: Workspace) -> None:
+    for name in ("red", "blue"):
+        made = a_workload(workspace.namespace, name)
+        made["metadata"]["labels"] = {"team": name}
+        await workspace.client.create(GPU_WORKLOADS, made)
+
+    async with a_controller(workspace.account, workspace.namespace, "team=red"):
+        await until_phase(workspace, "Scheduling", "red")
+        blue = await workspace.client.get(GPU_WORKLOADS, "blue", workspace.namespace)
+        async with a_controller(workspace.account, workspace.namespace, "team=blue"):
+            await until_phase(workspace, "Scheduling", "blue")
+            # Handed over: the other one goes on with the Job that is there.
+            patch = {"metadata": {"labels": {"team": "blue"}}}
+            await workspace.client.patch(GPU_WORKLOADS, "red", workspace.namespace, patch)
+            for pod in await workspace.until_live(2):
+                await workspace.set_phase(pod, "Running")
+            await until_phase(workspace, "Running", "red")
+
+    assert "status" not in blue
+    assert "finalizers" not in metadata_of(blue)
+    assert len(await jobs_of(workspace)) == 2
 
 
 async def test_a_job_of_somebody_else_under_the_same_name_is_left_alone(

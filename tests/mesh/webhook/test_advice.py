@@ -12,7 +12,7 @@ from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates,
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.v1 import optimizer_pb2 as pb
-from services.webhook.adapters.optimizer import OptimizerAdvisor
+from services.webhook.adapters.optimizer import OptimizerAdvisor, asking
 from services.webhook.core.pods import Advice
 from services.webhook.metrics import WebhookMetrics
 from tests.cluster.stand_in_optimizer import StandInOptimizer, serving
@@ -26,7 +26,7 @@ class Sides:
     def __init__(self, optimizer: StandInOptimizer, channel: RpcChannel) -> None:
         self.optimizer = optimizer
         self.registry = CollectorRegistry()
-        self.advisor = OptimizerAdvisor(channel, WebhookMetrics(self.registry))
+        self.advisor = OptimizerAdvisor(asking(channel, AMPLE_S), CLOCK, WebhookMetrics(self.registry))
 
     def asked(self, result: str) -> float | None:
         return self.registry.get_sample_value("gpuloom_webhook_advice_total", {"result": result})
@@ -42,7 +42,9 @@ async def both(folder: Path) -> AsyncIterator[Sides]:
         RpcChannel(environment, f"127.0.0.1:{port}", "optimizer") as channel,
     ):
         await channel.wait_ready(AMPLE_S)
-        yield Sides(optimizer, channel)
+        sides = Sides(optimizer, channel)
+        async with sides.advisor:
+            yield sides
 
 
 async def test_what_the_optimizer_advises_reaches_admission(tmp_path: Path) -> None:
@@ -75,14 +77,15 @@ async def test_an_optimizer_that_is_slow_costs_no_more_than_the_deadline(
         found = await sides.advisor.advice(POD, "team", timeout_s=timeout_s)
 
     assert found is None
-    assert sides.asked("failed") == 1.0
+    assert sides.asked("late") == 1.0
 
 
 async def test_without_an_optimizer_there_is_no_advice(tmp_path: Path) -> None:
     async with both(tmp_path) as sides:
         issue = RpcEnvironment(tls_files(tmp_path, "webhook"), CollectorRegistry(), CLOCK)
         async with RpcChannel(issue, "127.0.0.1:1", "optimizer") as nowhere:
-            advisor = OptimizerAdvisor(nowhere, WebhookMetrics(CollectorRegistry()))
+            advisor = OptimizerAdvisor(asking(nowhere), CLOCK, WebhookMetrics(CollectorRegistry()))
 
-            assert await advisor.advice(POD, "team", timeout_s=0.5) is None
+            async with advisor:
+                assert await advisor.advice(POD, "team", timeout_s=0.5) is None
         assert sides.asked("failed") is None

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.codec.custom.workload import gpu_workload
+from gpuloom.kube.conditions import with_conditions
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.parse import format_time
 from services.controller.core.lifecycle import Decision, Observed, decide
@@ -49,7 +50,10 @@ class World:
         if not status_is_lost:
             status = decision.status
             told = {"phase": status.phase.value, "retries": status.retries, "message": status.message}
-            self.obj["status"] = {**told, "jobName": status.job, "assignedNode": status.node}
+            before = self.obj["status"].get("conditions") or []
+            conditions = with_conditions(before, status.conditions, 1, self.now)
+            self.obj["status"] = {**told, "jobName": status.job, "conditions": conditions}
+            self.obj["status"]["assignedNode"] = status.node
         return decision
 
     def end(self, condition: str) -> None:
@@ -142,6 +146,41 @@ def test_a_failed_attempt_waits_for_its_backoff_and_says_so() -> None:
     assert waiting.again_after_s is not None
     assert 20.0 <= waiting.again_after_s <= 23.0
     assert (due.attempt, due.status.phase) == (1, "Scheduling")
+
+
+@given(st.integers(1, 3), st.integers(0, 3))
+def test_an_attempt_that_failed_is_not_made_again_when_its_job_is_cleaned_up(retries: int, more: int) -> None:
+    world = World(a_workload_object(retryPolicy={"maxRetries": retries, "backoffSeconds": 30}))
+
+    for _ in range(2):
+        for _ in range(retries + more + 2):
+            world.reconcile()
+            world.end("Failed")
+            world.reconcile()
+            world.jobs.clear()
+            waiting = world.reconcile()
+            world.now += timedelta(seconds=301)
+        world.obj["spec"]["retryPolicy"]["maxRetries"] = retries + more
+
+    assert waiting.status.phase == "Failed"
+    assert len(world.created) == len(set(world.created)) == retries + more + 1
+
+
+def test_a_failed_attempt_whose_job_is_gone_still_waits_for_its_backoff() -> None:
+    world = World(a_workload_object(retryPolicy={"maxRetries": 1, "backoffSeconds": 60}))
+    world.reconcile()
+    world.move("run")
+    world.reconcile()
+    world.end("Failed")
+    world.reconcile()
+    world.jobs.clear()
+    world.now += timedelta(seconds=50)
+
+    waiting = world.reconcile()
+
+    assert (waiting.attempt, waiting.status.phase) == (None, "Pending")
+    assert waiting.again_after_s is not None
+    assert waiting.again_after_s >= 10.0
 
 
 def test_what_is_over_stays_over_when_its_job_is_cleaned_up() -> None:

@@ -1,15 +1,31 @@
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from gpuloom.codec.custom.workload import gpu_workload
 from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.request import RequestKind
 from services.controller.core.manifests import Image, JobOptions, is_job_of_spec, job_manifest, job_name
-from tests.unit.controller.builders import a_workload, the_printed_workload
+from tests.unit.controller.builders import a_workload, a_workload_object, the_printed_workload
 
 PLAIN = JobOptions(image=Image("example/default:1"))
 SHARES = JobOptions(image=None, gives_shares=True)
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+WORDS = st.sampled_from(
+    "metadata labels annotations spec containers env name resources limits affinity nodeAffinity "
+    f"{REQUIRED} nodeSelectorTerms matchExpressions nvidia.com/gpu x".split()
+)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for _ in range(depth):
+        made = {"x": made}
+    return made
 
 
 def pod_of(job: dict[str, Any]) -> dict[str, Any]:
@@ -135,3 +151,52 @@ def test_pins_are_added_to_every_alternative_that_the_template_requires() -> Non
     ]
     pin = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-7"]}
     assert all(pin in term["matchExpressions"] for term in required["nodeSelectorTerms"])
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(WORDS, inner, max_size=3)),
+    max_leaves=15,
+)
+SHAPED = st.fixed_dictionaries(
+    {"spec": st.dictionaries(WORDS, JSON, max_size=3)}, optional={"metadata": st.dictionaries(WORDS, JSON)}
+)
+
+
+@given(st.one_of(SHAPED, st.dictionaries(WORDS, JSON, max_size=3)), st.sampled_from([None, "node-7"]))
+@example({"spec": {"containers": [{"env": None}]}}, None)
+@example({"spec": {"containers": [{"env": {"A": "b"}}]}}, None)
+@example({"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "x"}}}}}, "node-7")
+@example({"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [None]}}}}}, "node-7")
+def test_a_template_however_odd_becomes_a_job_or_is_refused(
+    template: dict[str, Any], node: str | None
+) -> None:
+    workload = a_workload(podTemplate=template, image="x")
+
+    with suppress(InvalidRequestError):
+        job = job_manifest(workload, 0, JobOptions(image=None, node=node))
+
+        assert "MODEL_NAME" in {one["name"] for one in container_of(job)["env"] if "name" in one}
+        assert job["metadata"]["name"] == job_name(workload, 0)
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(60, True), (65, False), (900, False)])
+def test_a_template_that_is_nested_too_deep_to_be_copied_is_refused(depth: int, is_read: bool) -> None:
+    obj = a_workload_object(podTemplate={"metadata": nested(depth)}, image="x")
+
+    if is_read:
+        assert job_name(gpu_workload(obj), 0)
+    else:
+        with pytest.raises(InvalidRequestError, match="nested"):
+            gpu_workload(obj)
+
+
+def test_a_pin_is_required_also_where_the_template_has_an_empty_list_of_alternatives() -> None:
+    affinity: dict[str, Any] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}
+
+    job = job_manifest(
+        a_workload(podTemplate={"spec": {"affinity": affinity}}), 0, JobOptions(image=None, node="n7")
+    )
+
+    (term,) = pod_of(job)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["n7"]

@@ -16,6 +16,7 @@ from gpuloom.model.optimization import PodWaste, WasteReport
 from gpuloom.model.optimization import WasteParts as Score
 from gpuloom.names import ANNOTATION_RECOMMENDATION
 from gpuloom.runtime.clock import FakeClock, settle
+from services.controller.adapters.waste import PING_S, PrometheusCheck
 from services.controller.core.waste import (
     GpuPod,
     Pursuit,
@@ -267,3 +268,30 @@ async def test_a_round_over_ten_thousand_pods_ends_well_within_its_interval() ->
 )
 def test_the_owner_is_what_a_person_would_change(metadata: JsonObject, owner: str) -> None:
     assert owner_of(a_pod_object("p", **metadata)) == owner
+
+
+class Prometheus:
+    answers = False
+
+    async def ping(self) -> None:
+        if not self.answers:
+            raise UnavailableError("connection refused")
+
+
+async def test_readiness_follows_prometheus_within_seconds_and_waits_for_its_first_answer() -> None:
+    clock, prometheus = FakeClock(), Prometheus()
+    check = PrometheusCheck(prometheus, clock)  # type: ignore[arg-type]
+    told = [check.problem()]
+    running = asyncio.create_task(check.run())
+
+    for prometheus.answers in (False, True, False):
+        await clock.advance(PING_S)
+        told.append(check.problem())
+
+    running.cancel()
+    assert told == [
+        "Prometheus has not answered yet",
+        "Prometheus: connection refused",
+        None,
+        "Prometheus: connection refused",
+    ]

@@ -123,6 +123,20 @@ async def test_a_dead_leader_is_replaced_within_ten_seconds() -> None:
     assert (lease.holder, lease.transitions) == ("replica-1", 1)
 
 
+@pytest.mark.parametrize("lived_s", [10.0 + part / 10 for part in range(13)])
+async def test_a_standby_takes_the_lease_as_soon_as_it_has_ended(lived_s: float) -> None:
+    cluster = Cluster([], [])
+
+    async with cluster.running():
+        await cluster.clock.advance(lived_s)
+        cluster.replicas[0].kill()
+        # The lease, and how long ago its last renewal was seen at the first look after it.
+        await cluster.clock.advance(6.0 + 1.2 + 0.1)
+        is_leader = cluster.replicas[1].elector.is_leader
+
+    assert is_leader
+
+
 async def test_a_clean_exit_hands_over_within_two_seconds() -> None:
     cluster = Cluster([], [])
 

@@ -79,6 +79,35 @@ async def test_every_object_gets_a_step_at_the_start_and_one_for_each_change() -
     assert cluster.steps == [(KEY, "1"), (("ns", "b"), "1"), (KEY, "2")]
 
 
+async def test_whoever_takes_over_acts_on_what_is_new_before_it_has_gone_through_the_rest() -> None:
+    cluster = Cluster(*(an_object(number, f"uid-{number}", f"old-{number}") for number in range(1, 101)))
+    for obj in cluster.objects():
+        cluster.show(obj)  # while it stood by
+    cluster.show(an_object(500, "uid-late", "late"))
+
+    async with running(cluster):
+        cluster.show(an_object(501, "uid-later", "later"))
+        cluster.show(an_object(502, name="old-7"))
+        await settle(200)
+
+    names = [name for (_, name), _ in cluster.steps]
+    assert names[0] == "late"
+    assert names.index("later") < 50
+    assert (names.count("old-7"), len(set(names))) == (1, 102)
+
+
+async def test_a_hundred_steps_with_nothing_to_do_leave_others_their_turn() -> None:
+    cluster = Cluster(*(an_object(1, f"uid-{number}", f"old-{number}") for number in range(100)))
+    task = asyncio.create_task(cluster.loop.run())
+
+    await settle(3)
+    done = len(cluster.steps)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert 0 < done < 20
+
+
 async def test_no_step_is_taken_on_what_was_before_the_own_last_write() -> None:
     cluster = Cluster(an_object(1))
     cluster.answers = [Step(wrote=an_object(5))]
@@ -197,3 +226,21 @@ async def test_a_loop_with_nothing_due_is_not_stuck() -> None:
         await cluster.clock.advance(3600.0)
 
         assert cluster.loop.stuck_reason() is None
+
+
+async def test_the_depth_of_the_queue_is_that_of_the_replica_that_works() -> None:
+    cluster = Cluster()
+    depths = []
+
+    async def look(key: ObjectKey, obj: JsonObject | None) -> Step:
+        depths.append(cluster.registry.get_sample_value("gpuloom_looking_queue_depth"))
+        return Step()
+
+    cluster.loop = Reconciler("looking", cluster, look, cluster.clock, cluster.registry)
+    cluster.show(an_object(1))
+    standing_by = cluster.registry.get_sample_value("gpuloom_looking_queue_depth")
+
+    async with running(cluster):
+        pass
+
+    assert (standing_by, depths) == (0.0, [1.0])

@@ -28,6 +28,23 @@ async def test_keys_come_once_in_the_order_in_which_they_were_added() -> None:
     assert [await queue.get() for _ in range(3)] == [A, B, C]
 
 
+async def test_what_changed_comes_before_what_is_only_gone_through_which_still_gets_its_turn() -> None:
+    queue = a_queue(FakeClock())
+    through = [("ns", f"old-{number}") for number in range(3)]
+    changes = [("ns", f"new-{number}") for number in range(20)]
+    queue.add(through[0])
+    queue.add_behind(through)
+    for key in (*changes, through[2]):
+        queue.add(key)
+
+    order = [await queue.get() for _ in range(23)]
+
+    assert order[0] == changes[0]
+    assert [key for key in order if key in changes] == changes
+    assert order.index(through[0]) < 8
+    assert set(order) == {*through, *changes}
+
+
 async def test_a_key_that_changes_while_it_is_worked_on_comes_again_afterwards_and_not_before() -> None:
     queue = a_queue(FakeClock())
     queue.add(A)

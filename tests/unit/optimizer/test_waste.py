@@ -93,6 +93,18 @@ def test_only_what_trusted_nodes_have_is_offered() -> None:
     assert sum(offers.gpus.values()) == len(theirs.gpus)
 
 
+def test_a_card_that_the_catalogue_lacks_hides_no_other() -> None:
+    strange, known = (
+        replace(a_state().gpus[0], model=model, mig_enabled=True, mig_instances=())
+        for model in ("X900-SXM", "NVIDIA A100-SXM4-40GB")
+    )
+    state = replace(a_state(), mode=NodeMode.GPULOOM, gpus=(strange, known))
+
+    offers = offers_of([NodeFacts(state)], load_catalog())
+
+    assert "1g.5gb" in {each.profile for each in offers.slices}
+
+
 def test_a_deployment_gets_a_patch_that_takes_the_old_request_away() -> None:
     workload = a_workload(
         "web-6d4cf56db6-aaaa1",

@@ -70,10 +70,17 @@ def test_only_who_was_opted_in_is_rewritten_and_a_pods_own_word_wins(
     )
 
 
-def test_a_system_namespace_is_left_alone() -> None:
-    changed, told = mutated_pod(a_pod(), "kube-system", PodPolicy(share_by_default=True), around(ON))
+@pytest.mark.parametrize(("namespace", "labels"), [("kube-system", ON), ("team", OFF)])
+def test_a_namespace_of_the_system_or_one_that_opted_out_is_left_alone(
+    namespace: str, labels: dict[str, str]
+) -> None:
+    policy = PodPolicy(share_by_default=True, scheduler_name="ours", gang_timeout_s=60)
+    pod = a_pod({"gpuloom.dev/gpu-milli": "500"}, labels={"gpuloom.dev/gang": "g"})
+    known = around(labels, offers=Offers(shares=True, by_environment=True))
 
-    assert (changed, told) == (a_pod(), [])
+    changed, told = mutated_pod(pod, namespace, policy, known)
+
+    assert (changed, told) == (pod, [])
 
 
 def test_history_below_half_becomes_the_advised_slice_which_placement_understands() -> None:

@@ -1,13 +1,15 @@
 """What the port counts, and that a defect behind it is an error of its own and not a wrong answer."""
 
+import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
+import orjson
 from prometheus_client import CollectorRegistry
 
-from gpuloom.runtime.clock import SystemClock
+from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.sim.ports import HOST, free_ports
 from services.webhook.core.reviews import Answer, Review
 from services.webhook.metrics import WebhookMetrics
@@ -45,3 +47,30 @@ async def test_reviews_are_counted_by_how_they_were_answered() -> None:
 
     assert answers == [200, 400, 500]
     assert counted("/good", "unchanged") == counted("/good", "invalid") == counted("/bad", "failed") == 1
+
+
+async def test_the_time_that_a_review_takes_to_come_counts_as_waited() -> None:
+    clock, body = FakeClock(), orjson.dumps(REVIEW)
+    (port,) = free_ports(1, random.Random())
+    begun, waited = asyncio.Event(), []
+
+    class Watched(FakeClock):
+        def monotonic(self) -> float:
+            begun.set()
+            return clock.monotonic()
+
+    async def note(review: Review) -> Answer:
+        waited.append(review.waited_s)
+        return Answer()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:10]
+        await begun.wait()
+        await clock.advance(0.02)
+        yield body[10:]
+
+    served = AdmissionPort({"/x": note}, HOST, port, None, Watched(), WebhookMetrics(CollectorRegistry()))
+    async with served, aiohttp.ClientSession(f"http://{HOST}:{port}") as session:
+        await session.post("/x", data=slowly())
+
+    assert waited == [0.02]

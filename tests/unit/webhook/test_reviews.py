@@ -75,6 +75,27 @@ def test_nobody_but_the_extender_writes_an_allocation() -> None:
         assert "only GPULoom" in str(refusal(a_write("eve", before, after), writers))
 
 
+@pytest.mark.parametrize(
+    ("kind", "operation", "annotation", "refused"),
+    [
+        ("Pod", "CREATE", "gpuloom.dev/reservation", False),
+        ("Pod", "UPDATE", "gpuloom.dev/reservation", True),
+        ("Binding", "CREATE", "gpuloom.dev/reservation", True),
+        ("Binding", "CREATE", "gpuloom.dev/allocation", True),
+        ("Binding", "CREATE", "example.com/mine", False),
+    ],
+)
+async def test_a_binding_is_guarded_like_the_pod_that_it_is_copied_to(
+    kind: str, operation: str, annotation: str, refused: bool
+) -> None:
+    obj = {"metadata": {"annotations": {annotation: "x"}}}
+    old = {"metadata": {"name": "p"}} if operation == "UPDATE" else {}
+
+    answer = await an_admission().guard(Review("u", kind, operation, "team", "eve", obj, old))
+
+    assert (answer.denied is not None) == refused
+
+
 class EmptyCluster:
     def surroundings(self, pod: Any, namespace: str) -> Surroundings:
         return Surroundings({"gpu-autoscaler.io/sharing-enabled": "true"})
@@ -183,15 +204,18 @@ class SlowAdvisor:
         return None
 
 
-async def test_advice_is_waited_for_no_longer_than_the_deadline_and_the_pod_gets_in() -> None:
+@pytest.mark.parametrize(("waited_s", "left_s"), [(0.0, 0.03), (0.02, 0.01), (0.5, -0.47)])
+async def test_advice_is_waited_for_no_longer_than_what_is_left_of_the_deadline_and_the_pod_gets_in(
+    waited_s: float, left_s: float
+) -> None:
     advisor = SlowAdvisor()
     settings = AdmissionSettings(PodPolicy(), 0.03, False, frozenset(), frozenset())
     container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
 
     answer = await Admission(EmptyCluster(), advisor, settings).mutate(
-        Review("u", "Pod", "CREATE", "team", "me", pod, {})
+        Review("u", "Pod", "CREATE", "team", "me", pod, {}, waited_s=waited_s)
     )
 
-    assert advisor.allowed_s == [0.03]
+    assert advisor.allowed_s == pytest.approx([left_s])
     assert answer.denied is None
