@@ -95,7 +95,8 @@ def test_each_container_comes_back_when_killed_and_no_device_is_booked_twice(pro
 
 def kill(project: Project, service: str) -> int:
     """Its first process, from outside: a container that `docker kill` ended would not be started again."""
-    pid: int = project.container(service)["State"]["Pid"]
+    # Never 0, which is no process but the killer's own group.
+    pid = eventually(lambda: int(project.container(service)["State"]["Pid"]), f"{service} runs")
     program = f"import os, signal; os.kill({pid}, signal.SIGKILL)"
     rights = ("--pid", "host", "--user", "0", "--cap-drop", "ALL", "--cap-add", "KILL", "--network", "none")
     reference = project.container("simulation")["Config"]["Image"]

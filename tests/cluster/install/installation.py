@@ -88,6 +88,8 @@ async def an_installation(
         write_program_image(cluster.plane.binaries.path("kube-scheduler"), image, scheduler)
         for one in (scheduler, archive):
             await cluster.load_image(one)
+            # Gigabytes, and pytest keeps the folders of its last runs.
+            one.unlink()
         await cluster.kubectl("create", "namespace", NAMESPACE)
         await cluster.kubectl(
             "label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted"
