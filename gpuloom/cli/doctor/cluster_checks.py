@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from gpuloom.cli.doctor.findings import Finding, failed, first_names, ok, skipped, warning
-from gpuloom.cli.doctor.observed import Observed, Unread, has_condition
+from gpuloom.cli.doctor.observed import Certificate, Observed, Unread, has_condition, labels_of
 from gpuloom.cli.doctor.service_checks import INSTALL
 from gpuloom.kube.objects import key_of, metadata_of
 from gpuloom.kube.resources import CUSTOM_RESOURCES
@@ -18,6 +18,7 @@ OLDEST = (1, 25)
 POLICIES_SINCE = (1, 30)
 MOST_SKEW_S = 5.0
 CERTIFICATE_LEFT = timedelta(days=7)
+_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 PRIORITY_CLASSES = ("gpuloom-low", "gpuloom-medium", "gpuloom-high")
 
 
@@ -108,8 +109,12 @@ def webhooks(observed: Observed) -> Iterator[Finding]:
             yield failed("webhooks", text, remedy)
         if not unsigned and not foreign:
             yield ok("webhooks", name)
-    if not observed.webhooks:
+    if not observed.webhooks and not _is_deployed(observed, "webhook"):
         yield warning("webhooks", "none is registered: pods are not rewritten or checked", INSTALL)
+    elif missing := [
+        kind for kind in _WEBHOOKS if kind not in {one.get("kind") for one in observed.webhooks}
+    ]:
+        yield failed("webhooks", f"no {' and no '.join(missing)}: the webhook is asked nothing", INSTALL)
 
 
 def admission_policies(observed: Observed) -> Iterator[Finding]:
@@ -157,7 +162,7 @@ def certificates(observed: Observed) -> Iterator[Finding]:
         return
     bad = False
     for certificate in observed.certificates:
-        finding = _certificate(certificate.secret, certificate.ends, certificate.signed, observed.now)
+        finding = _certificate(certificate, observed.now)
         bad = bad or finding is not None
         if finding is not None:
             yield finding
@@ -227,6 +232,11 @@ def _fields(schema: Mapping[str, Any], path: str) -> Iterator[str]:
         yield from _fields(items, f"{path}[]")
 
 
+def _is_deployed(observed: Observed, service: str) -> bool:
+    deployments = () if isinstance(observed.deployments, Unread) else observed.deployments
+    return any(labels_of(one).get("app.kubernetes.io/name") == service for one in deployments)
+
+
 def _signers(observed: Observed, service: str) -> frozenset[str]:
     """Of the service's certificate; none, if that is not known."""
     found = () if isinstance(observed.certificates, Unread) else observed.certificates
@@ -241,9 +251,12 @@ def _fingerprints(bundle: str) -> Iterable[str]:
     return [authority.fingerprint(SHA256()).hex() for authority in authorities]
 
 
-def _certificate(secret: str, ends: datetime, signed: bool, now: datetime) -> Finding | None:
+def _certificate(certificate: Certificate, now: datetime) -> Finding | None:
+    secret, ends = certificate.secret, certificate.ends
     renew = "run the renewal: kubectl create job renew --from=cronjob/<release>-certificates-renewal"
-    if not signed:
+    if certificate.problem:
+        return failed("certificates", f"{secret} {certificate.problem}", renew)
+    if not certificate.signed:
         return failed("certificates", f"{secret} is not signed by the authority beside it", renew)
     if ends <= now:
         return failed("certificates", f"{secret} ended {ends:%Y-%m-%d %H:%M}", renew)

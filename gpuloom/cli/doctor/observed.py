@@ -33,6 +33,7 @@ class Certificate:
     """The one in a Secret of a service. `signed`: by the authority that is in the same Secret.
 
     `ends`: with its authority, if that ends first. `signers`: fingerprints of the authorities that signed it.
+    `problem`: why there is no certificate; then nothing else is known.
     """
 
     secret: str
@@ -40,6 +41,7 @@ class Certificate:
     signed: bool
     service: str = ""
     signers: frozenset[str] = frozenset()
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,14 @@ class ClusterReader:
             return pods
         found: list[Certificate] = []
         for namespace, name, service in sorted(set(_mounted_secrets(pods))):
-            read = await _or_why(lambda ns=namespace, n=name: self._client.get(SECRETS, n, ns))  # type: ignore[misc]
-            if isinstance(read, Unread):
-                return Unread(read.why)
-            found.append(_certificate_of(read, service))
+            try:
+                secret = await self._client.get(SECRETS, name, namespace)
+            except NotFoundError:
+                found.append(_no_certificate(f"{namespace}/{name}", "is not there"))
+            except GpuloomError as error:
+                return Unread(str(error))
+            else:
+                found.append(_certificate_of(secret, service))
         return tuple(found)
 
     async def rights(self, pods: Objects) -> tuple[Right, ...] | Unread:
@@ -213,11 +217,15 @@ def _certificate_of(secret: JsonObject, service: str) -> Certificate:
         leaf = x509.load_pem_x509_certificate(base64.b64decode(data["tls.crt"]))
         authorities = x509.load_pem_x509_certificates(base64.b64decode(data["ca.crt"]))
     except (KeyError, ValueError):
-        return Certificate(name, datetime.fromtimestamp(0, UTC), signed=False)
+        return _no_certificate(name, "can't be read")
     signers = [authority for authority in authorities if _signed(leaf, authority)]
     last = max((signer.not_valid_after_utc for signer in signers), default=leaf.not_valid_after_utc)
     prints = frozenset(signer.fingerprint(SHA256()).hex() for signer in signers)
     return Certificate(name, min(leaf.not_valid_after_utc, last), bool(signers), service, prints)
+
+
+def _no_certificate(secret: str, problem: str) -> Certificate:
+    return Certificate(secret, datetime.fromtimestamp(0, UTC), signed=False, problem=problem)
 
 
 def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:

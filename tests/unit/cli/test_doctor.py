@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -17,12 +17,15 @@ from gpuloom.cli.doctor.checks import findings_of
 from gpuloom.cli.doctor.command import finding_lines
 from gpuloom.cli.doctor.findings import Finding, Verdict
 from gpuloom.cli.doctor.observed import Certificate, Observed, Prometheus, Right, RunProcess, Unread
-from gpuloom.cli.doctor.reading import NEEDED_RIGHTS
+from gpuloom.cli.doctor.reading import NEEDED_RIGHTS, ClusterReader
+from gpuloom.errors import NotFoundError
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.resources import Resource
 from gpuloom.model.gpu import Gpu, GpuHealth
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.model.snapshot import ClusterSnapshot, NodeFacts
 from gpuloom.model.version import StreamVersion
-from gpuloom.rpc.authority import Pair, new_authority
+from gpuloom.rpc.authority import Pair, issue, new_authority
 from tests.cluster.rights import granted
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -77,11 +80,11 @@ def a_certificate(left: timedelta, *, signed: bool = True) -> Certificate:
     return Certificate("x/webhook-tls", NOW + left, signed, "webhook", frozenset({signer}))
 
 
-def a_webhook(bundle: str | None = None) -> dict[str, Any]:
+def a_webhook(bundle: str | None = None, kind: str = "MutatingWebhookConfiguration") -> dict[str, Any]:
     held = bundle_of(AUTHORITY) if bundle is None else bundle
     hook = {"name": "pods.gpuloom.dev", "clientConfig": {"caBundle": held}}
     return {
-        "kind": "MutatingWebhookConfiguration",
+        "kind": kind,
         "metadata": {"name": "gpuloom-webhook"},
         "webhooks": [hook],
     }
@@ -108,6 +111,8 @@ def a_lease(ahead_s: float) -> dict[str, Any]:
 
 
 ADMISSION = policies("gpuloom-allocation-annotations", "gpuloom-runtime-classes")
+VALIDATING = a_webhook(kind="ValidatingWebhookConfiguration")
+PODS = (a_pod("node-agent"), a_pod("discovery"), a_leader())
 HEALTHY = Observed(
     now=NOW,
     version=(1, 36),
@@ -115,11 +120,11 @@ HEALTHY = Observed(
     definitions=tuple(map(established, definitions())),
     shipped=definitions(),
     priority_classes=tuple({"metadata": {"name": f"gpuloom-{level}"}} for level in ("low", "medium", "high")),
-    pods=(a_pod("node-agent"), a_pod("discovery"), a_leader()),
+    pods=PODS,
     deployments=(a_deployment("discovery"), a_deployment("scheduler-extender")),
     nodes=({"metadata": {"name": "n1"}, "status": {"capacity": {"gpuloom.dev/gpu-milli": "1000"}}},),
     node_leases=(a_lease(-3),),
-    webhooks=(a_webhook(),),
+    webhooks=(a_webhook(), VALIDATING),
     admission_policies=ADMISSION,
     admission_bindings=ADMISSION,
     certificates=(a_certificate(timedelta(days=60)),),
@@ -227,14 +232,18 @@ FAULTS: dict[str, tuple[Callable[[], Observed], str, str]] = {
         "delivery",
         "by environment",
     ),
-    "a webhook without CA": (lambda: replace(HEALTHY, webhooks=(a_webhook(""),)), "webhooks", "no CA bundle"),
+    "a webhook without CA": (
+        lambda: replace(HEALTHY, webhooks=(a_webhook(""), VALIDATING)),
+        "webhooks",
+        "no CA bundle",
+    ),
     "a webhook with the CA of somebody else": (
-        lambda: replace(HEALTHY, webhooks=(a_webhook(bundle_of(OTHER_AUTHORITY)),)),
+        lambda: replace(HEALTHY, webhooks=(a_webhook(bundle_of(OTHER_AUTHORITY)), VALIDATING)),
         "webhooks",
         "trusts another authority than the webhook's for pods.gpuloom.dev",
     ),
     "a webhook with a CA that is none": (
-        lambda: replace(HEALTHY, webhooks=(a_webhook("Q0E="),)),
+        lambda: replace(HEALTHY, webhooks=(a_webhook("Q0E="), VALIDATING)),
         "webhooks",
         "trusts another authority",
     ),
@@ -243,6 +252,19 @@ FAULTS: dict[str, tuple[Callable[[], Observed], str, str]] = {
         "admission policies",
         "runtime-classes",
     ),
+    "one kind of webhook is not registered": (
+        lambda: replace(HEALTHY, webhooks=(a_webhook(),)),
+        "webhooks",
+        "no ValidatingWebhookConfiguration",
+    ),
+    "a webhook that runs, and nobody asks": (
+        lambda: replace(
+            HEALTHY, webhooks=(), deployments=(a_deployment("webhook"),), pods=(*PODS, a_pod("webhook"))
+        ),
+        "webhooks",
+        "no MutatingWebhookConfiguration and no ValidatingWebhookConfiguration",
+    ),
+    "no webhook at all": (lambda: replace(HEALTHY, webhooks=()), "webhooks", "none is registered"),
     "a policy that nothing binds": (
         lambda: replace(HEALTHY, admission_bindings=ADMISSION[:1]),
         "admission policies",
@@ -362,7 +384,7 @@ def parts(resource: str) -> tuple[str, str, str]:
 
 
 def test_the_summary_counts_failures_and_shows_remedies() -> None:
-    lines = list(finding_lines(findings_of(replace(HEALTHY, webhooks=(a_webhook(""),)))))
+    lines = list(finding_lines(findings_of(replace(HEALTHY, webhooks=(a_webhook(""), VALIDATING)))))
 
     assert any("FAIL" in line for line in lines)
     assert any("to do:" in line for line in lines)
@@ -383,3 +405,45 @@ def test_of_a_run_it_asks_the_processes_and_nothing_that_only_a_cluster_has() ->
         ("service node-agent", "127.0.0.1:3: the kubelet was not heard yet")
     ]
     assert wrong(replace(observed, run=run[:2])) == []
+
+
+class Held:
+    """Of a client of the Kubernetes API: it has these Secrets, and no others."""
+
+    def __init__(self, secrets: dict[str, dict[str, bytes]]) -> None:
+        self._secrets = secrets
+
+    async def get(self, resource: Resource, name: str, namespace: str) -> dict[str, Any]:
+        if name not in self._secrets:
+            raise NotFoundError(f"secrets {namespace}/{name} is not there")
+        data = {entry: base64.b64encode(value).decode() for entry, value in self._secrets[name].items()}
+        return {"metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+async def test_secrets_that_are_missing_broken_or_of_a_dying_authority_are_told_beside_the_others() -> None:
+    good = issue(AUTHORITY, "discovery", NOW, 60)
+    dying = new_authority("dying", NOW - timedelta(days=3649))
+    held = {
+        "good-tls": {"tls.crt": good.certificate_pem(), "ca.crt": AUTHORITY.certificate_pem()},
+        "broken-tls": {"tls.crt": b"none", "ca.crt": b""},
+        "dying-tls": {
+            "tls.crt": issue(dying, "webhook", NOW, 60).certificate_pem(),
+            "ca.crt": AUTHORITY.certificate_pem() + dying.certificate_pem(),
+        },
+    }
+    pods = tuple(mounting(name) for name in ("good-tls", "broken-tls", "dying-tls", "lost-tls"))
+
+    certificates = await ClusterReader(cast("KubeClient", Held(held))).certificates(pods)
+
+    assert not isinstance(certificates, Unread)
+    told = [finding.text for finding in wrong(replace(HEALTHY, certificates=certificates))]
+    assert told == [
+        "gpuloom-system/broken-tls can't be read",
+        f"gpuloom-system/dying-tls ends {dying.certificate.not_valid_after_utc:%Y-%m-%d %H:%M}",
+        "gpuloom-system/lost-tls is not there",
+    ]
+
+
+def mounting(secret: str) -> dict[str, Any]:
+    pod = a_pod("discovery")
+    return {**pod, "spec": {**pod["spec"], "volumes": [{"name": "tls", "secret": {"secretName": secret}}]}}
