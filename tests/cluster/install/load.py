@@ -20,7 +20,7 @@ from tests.cluster.nodes.pods import NAMESPACE, a_pod, has_started
 MILLI = 250
 ALIVE = 6
 _LOOK_S = 0.25
-_PATIENCE_S = 60.0
+_PATIENCE_S = 180.0
 
 
 @dataclass
