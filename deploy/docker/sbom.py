@@ -1,11 +1,16 @@
-"""`make sbom`: what is in every image, as CycloneDX documents in build/sbom, read from the images."""
+"""`make sbom`: what is in every image, as CycloneDX documents in build/sbom, read from the images.
 
+python -m deploy.docker.sbom [--folder FOLDER] [IMAGE …]
+"""
+
+import argparse
 import io
 import json
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.docker.build import IMAGES, ROOT, image
@@ -14,15 +19,19 @@ FOLDER = ROOT / "build" / "sbom"
 PACKAGES = "/opt/gpuloom/lib"
 
 
-def main() -> int:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in dict.fromkeys(IMAGES.values()):
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write what is in each image.")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("images", nargs="*", metavar="IMAGE", help="default: all")
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in options.images or dict.fromkeys(IMAGES.values()):
         with tempfile.TemporaryDirectory(prefix="gpuloom-sbom-") as folder:
             _unpack_metadata(image(name), Path(folder))
-            document = FOLDER / f"{name}.cdx.json"
+            document = options.folder / f"{name}.cdx.json"
             _describe(Path(folder), document)
         count = len(json.loads(document.read_bytes())["components"])
-        sys.stdout.write(f"{document.relative_to(ROOT)}: {count} packages\n")
+        sys.stdout.write(f"{document}: {count} packages\n")
     return 0
 
 

@@ -18,7 +18,12 @@ KubeconfigOption = Annotated[
         help="Kubeconfig file; else that of the run in --dir, else $KUBECONFIG, else ~/.kube/config.",
     ),
 ]
-ContextOption = Annotated[str, typer.Option("--context", help="The context of the kubeconfig to use.")]
+ContextOption = Annotated[
+    str,
+    typer.Option("--context", envvar="GPULOOM_KUBE_CONTEXT", help="The context of the kubeconfig to use."),
+]
+ASK_KUBECTL = "GPULOOM_ASK_KUBECTL"
+"""Set by --kube: the cluster is kubectl's, even if something runs here."""
 
 
 def find_access(kubeconfig: Path | None, context: str, directory: Path) -> "KubeAccess":
@@ -26,7 +31,8 @@ def find_access(kubeconfig: Path | None, context: str, directory: Path) -> "Kube
     # Imported here: it brings HTTP and TLS along, and `gpuloom --help` shall be quick.
     from gpuloom.kube.access import load_access  # noqa: PLC0415
 
-    return load_access(kubeconfig or _of_run(directory), os.environ, context=context or None)
+    found = kubeconfig or (None if os.environ.get(ASK_KUBECTL) else _of_run(directory))
+    return load_access(found, os.environ, context=context or None)
 
 
 def run_targets(kubeconfig: Path | None, context: str, directory: Path) -> dict[str, list[str]] | None:
@@ -34,7 +40,8 @@ def run_targets(kubeconfig: Path | None, context: str, directory: Path) -> dict[
     from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
 
     path = directory / "prometheus-targets.json"
-    if kubeconfig is not None or context or not path.exists() or not is_in_use(directory):
+    other = kubeconfig is not None or context or os.environ.get(ASK_KUBECTL)
+    if other or not path.exists() or not is_in_use(directory):
         return None
     return {group["labels"]["job"]: group["targets"] for group in orjson.loads(path.read_bytes())}
 

@@ -36,6 +36,7 @@ from gpuloom.cli import (
 from gpuloom.cli.compose import compose_environment
 from gpuloom.cli.doctor import command as doctor
 from gpuloom.cli.forwarding import cluster_environment
+from gpuloom.cli.kube import ASK_KUBECTL
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
 from gpuloom.runtime.config import ConfigError
 from gpuloom.runtime.metrics import package_version
@@ -161,6 +162,10 @@ def about(
     elif kube or kube_context:
         kubectl = ("kubectl", *(("--context", kube_context) if kube_context else ()))
         os.environ.update(context.with_resource(cluster_environment(kubectl)))
+        # For commands that ask the Kubernetes API, too.
+        os.environ[ASK_KUBECTL] = "1"
+        if kube_context:
+            os.environ["GPULOOM_KUBE_CONTEXT"] = kube_context
 
 
 def code_of(error: GpuloomError) -> int:

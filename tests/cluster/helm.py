@@ -17,7 +17,8 @@ from tests.cluster.binaries import REQUIRE_REAL, find_binaries
 ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "charts"
 """The link at the top, as the product documents print it."""
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 400.0
+"""More than helm itself waits, which then says for what."""
 
 Document = dict[str, Any]
 

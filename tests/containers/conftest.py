@@ -29,7 +29,12 @@ def project(images: dict[str, str]) -> Iterator[Project]:
     """The whole mesh, up and healthy."""
     project = Project(f"gpuloom-test-{secrets.token_hex(3)}")
     try:
-        project.compose("up", "--detach", "--wait")
+        try:
+            project.compose("up", "--detach", "--wait")
+        except pytest.fail.Exception:
+            # Compose says which container is not healthy, and not why.
+            sys.stdout.write(project.compose("ps", "--all") + project.compose("logs", "--tail", "30"))
+            raise
         yield project
     finally:
-        project.compose("down", "--volumes", "--timeout", "5")
+        project.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")

@@ -7,13 +7,14 @@ import urllib.parse
 import urllib.request
 from functools import partial
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.docker.build import IMAGES
 from gpuloom.roster import ROSTER
-from tests.containers.engine import Project, docker, eventually
+from tests.containers.engine import Project, docker, eventually, require_engine
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 
@@ -35,6 +36,25 @@ from gpuloom.sim.audit import audit
 report = audit(pathlib.Path("/var/lib/gpuloom/machines"))
 print(json.dumps([report.starts, [str(finding) for finding in report.findings]]))
 """
+
+
+def test_the_file_is_right_with_every_profile_and_what_it_mounts_is_there() -> None:
+    require_engine()
+
+    said = Project("gpuloom-config").compose(
+        "--profile", "grafana", "--profile", "cli", "config", "--format", "json"
+    )
+
+    services = json.loads(said)["services"]
+    mounted = {
+        one["source"]
+        for each in services.values()
+        for one in each.get("volumes", ())
+        if one["type"] == "bind"
+    }
+    assert {*OURS, *OTHERS, "certificates", "cli", "grafana"} == services.keys()
+    assert mounted
+    assert {source for source in mounted if not Path(source).exists()} == set()
 
 
 def test_every_container_of_ours_runs_as_65532_on_a_read_only_root(project: Project) -> None:
@@ -95,7 +115,8 @@ def test_each_container_comes_back_when_killed_and_no_device_is_booked_twice(pro
 
 def kill(project: Project, service: str) -> int:
     """Its first process, from outside: a container that `docker kill` ended would not be started again."""
-    pid: int = project.container(service)["State"]["Pid"]
+    # Never 0, which is no process but the killer's own group.
+    pid = eventually(lambda: int(project.container(service)["State"]["Pid"]), f"{service} runs")
     program = f"import os, signal; os.kill({pid}, signal.SIGKILL)"
     rights = ("--pid", "host", "--user", "0", "--cap-drop", "ALL", "--cap-add", "KILL", "--network", "none")
     reference = project.container("simulation")["Config"]["Image"]

@@ -1,5 +1,6 @@
 """What is in the images, and that a changed line does not build them anew."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.docker import sbom
 from deploy.docker.build import BASE, ROOT, size_mb, version
 from gpuloom.roster import ROSTER
 from tests.containers.engine import Project, docker, inspect
@@ -47,6 +49,24 @@ def test_an_image_has_the_code_of_its_own_service_only_and_is_small(images: dict
         assert {name for name in folders if not name.startswith("__")} == {row.name}
         most_mb = max([MOST_ADDED_MB, *(MOST_ADDED_WITH_MB[name] for name in libraries)])
         assert size_mb(images[row.extra]) - base_mb <= most_mb, row.name
+
+
+def test_the_bill_of_materials_of_an_image_names_what_is_in_it_at_the_pinned_versions(
+    images: dict[str, str], tmp_path: Path
+) -> None:
+    sbom.main(["--folder", str(tmp_path), "discovery"])
+
+    document = json.loads((tmp_path / "discovery.cdx.json").read_text(encoding="utf-8"))
+    named = {one["name"].lower().replace("_", "-"): one["version"] for one in document["components"]}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {name.lower().replace("_", "-"): at for name, _, at in (line.partition("==") for line in lines)}
+    listing = "from importlib.metadata import distributions; print(*{d.name for d in distributions()})"
+    inside = docker("run", *CONFINED, "--entrypoint", "python", images["discovery"], "-c", listing).split()
+    assert document["bomFormat"] == "CycloneDX"
+    assert set(named) | {"gpuloom"} == {name.lower().replace("_", "-") for name in inside} | {"gpuloom"}
+    assert {name: at for name, at in named.items() if pinned.get(name, at) != at} == {}
+    assert {"grpcio", "cryptography"} <= named.keys()
+    assert "scikit-learn" not in named
 
 
 def test_a_changed_line_installs_nothing_anew(images: dict[str, str], tmp_path: Path) -> None:

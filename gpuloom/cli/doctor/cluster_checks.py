@@ -1,10 +1,15 @@
 """Judges what a cluster has for all services: version, definitions, rights, certificates, clocks. Pure."""
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from gpuloom.cli.doctor.findings import Finding, failed, first_names, ok, skipped, warning
-from gpuloom.cli.doctor.observed import Observed, Unread, has_condition
+from gpuloom.cli.doctor.observed import Certificate, Observed, Unread, has_condition, labels_of
 from gpuloom.cli.doctor.service_checks import INSTALL
 from gpuloom.kube.objects import key_of, metadata_of
 from gpuloom.kube.resources import CUSTOM_RESOURCES
@@ -13,6 +18,7 @@ OLDEST = (1, 25)
 POLICIES_SINCE = (1, 30)
 MOST_SKEW_S = 5.0
 CERTIFICATE_LEFT = timedelta(days=7)
+_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 PRIORITY_CLASSES = ("gpuloom-low", "gpuloom-medium", "gpuloom-high")
 
 
@@ -46,13 +52,20 @@ def definitions(observed: Observed) -> Iterator[Finding]:
         if has_condition(definition, "Established")
     }
     wanted = {f"{resource.plural}.{resource.group}" for resource in CUSTOM_RESOURCES}
+    remedy = "kubectl apply --server-side -f deploy/crds, or install the chart gpuloom-crds"
     if missing := wanted - established:
-        yield failed(
-            "custom resources",
-            f"not installed or not established: {first_names(missing, len(wanted))}",
-            "kubectl apply --server-side -f deploy/crds, or install the chart gpuloom-crds",
-        )
-    else:
+        text = f"not installed or not established: {first_names(missing, len(wanted))}"
+        yield failed("custom resources", text, remedy)
+    known = {metadata_of(one)["name"]: set(_fields_of(one)) for one in observed.definitions}
+    older = {
+        name: fields
+        for one in observed.shipped
+        if (name := metadata_of(one)["name"]) in known and (fields := set(_fields_of(one)) - known[name])
+    }
+    for name, fields in sorted(older.items()):
+        text = f"{name} is of an older version: it drops {first_names(fields)}"
+        yield failed("custom resources", text, remedy)
+    if not missing and not older:
         yield ok("custom resources", f"all {len(wanted)} are established")
 
 
@@ -75,19 +88,33 @@ def webhooks(observed: Observed) -> Iterator[Finding]:
     if isinstance(observed.webhooks, Unread):
         yield skipped("webhooks", observed.webhooks.why)
         return
+    signers = _signers(observed, "webhook")
+    remedy = "look at the webhook's log (it writes the bundle), or at cert-manager's CA injector"
     for configuration in observed.webhooks:
-        name = metadata_of(configuration).get("name", "")
-        hooks = configuration.get("webhooks") or []
-        if unsigned := [hook["name"] for hook in hooks if not hook.get("clientConfig", {}).get("caBundle")]:
-            yield failed(
-                "webhooks",
-                f"{configuration.get('kind')} {name} has no CA bundle for {first_names(unsigned)}",
-                "look at the webhook's log (it writes the bundle), or at cert-manager's CA injector",
-            )
-        else:
-            yield ok("webhooks", f"{configuration.get('kind')} {name}")
-    if not observed.webhooks:
+        name = f"{configuration.get('kind')} {metadata_of(configuration).get('name', '')}"
+        bundles = {
+            hook["name"]: (hook.get("clientConfig") or {}).get("caBundle") or ""
+            for hook in configuration.get("webhooks") or ()
+        }
+        unsigned = [hook for hook, bundle in bundles.items() if not bundle]
+        foreign = [
+            hook
+            for hook, bundle in bundles.items()
+            if bundle and signers and not signers.intersection(_fingerprints(bundle))
+        ]
+        if unsigned:
+            yield failed("webhooks", f"{name} has no CA bundle for {first_names(unsigned)}", remedy)
+        if foreign:
+            text = f"{name} trusts another authority than the webhook's for {first_names(foreign)}"
+            yield failed("webhooks", text, remedy)
+        if not unsigned and not foreign:
+            yield ok("webhooks", name)
+    if not observed.webhooks and not _is_deployed(observed, "webhook"):
         yield warning("webhooks", "none is registered: pods are not rewritten or checked", INSTALL)
+    elif missing := [
+        kind for kind in _WEBHOOKS if kind not in {one.get("kind") for one in observed.webhooks}
+    ]:
+        yield failed("webhooks", f"no {' and no '.join(missing)}: the webhook is asked nothing", INSTALL)
 
 
 def admission_policies(observed: Observed) -> Iterator[Finding]:
@@ -99,7 +126,11 @@ def admission_policies(observed: Observed) -> Iterator[Finding]:
         why = policies if isinstance(policies, Unread) else bindings
         yield skipped("admission policies", why.why if isinstance(why, Unread) else "")
         return
-    bound = {(binding.get("spec") or {}).get("policyName") for binding in bindings}
+    bound = {
+        spec.get("policyName")
+        for spec in (binding.get("spec") or {} for binding in bindings)
+        if "Deny" in (spec.get("validationActions") or ("Deny",))
+    }
     for suffix in ("allocation-annotations", "runtime-classes"):
         names = [metadata_of(policy).get("name", "") for policy in policies]
         mine = [name for name in names if name.endswith(suffix)]
@@ -131,7 +162,7 @@ def certificates(observed: Observed) -> Iterator[Finding]:
         return
     bad = False
     for certificate in observed.certificates:
-        finding = _certificate(certificate.secret, certificate.ends, certificate.signed, observed.now)
+        finding = _certificate(certificate, observed.now)
         bad = bad or finding is not None
         if finding is not None:
             yield finding
@@ -185,9 +216,47 @@ def prometheus(observed: Observed) -> Iterator[Finding]:
         yield ok("prometheus", f"{found.url} has {found.gpu_series} series of GPU utilisation")
 
 
-def _certificate(secret: str, ends: datetime, signed: bool, now: datetime) -> Finding | None:
+def _fields_of(definition: Mapping[str, Any]) -> Iterator[str]:
+    """Every field of every version that it serves, by its path."""
+    for one in (definition.get("spec") or {}).get("versions") or ():
+        if one.get("served"):
+            schema = (one.get("schema") or {}).get("openAPIV3Schema") or {}
+            yield from _fields(schema, str(one.get("name")))
+
+
+def _fields(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    yield path
+    for name, inner in (schema.get("properties") or {}).items():
+        yield from _fields(inner, f"{path}.{name}")
+    if isinstance(items := schema.get("items"), dict):
+        yield from _fields(items, f"{path}[]")
+
+
+def _is_deployed(observed: Observed, service: str) -> bool:
+    deployments = () if isinstance(observed.deployments, Unread) else observed.deployments
+    return any(labels_of(one).get("app.kubernetes.io/name") == service for one in deployments)
+
+
+def _signers(observed: Observed, service: str) -> frozenset[str]:
+    """Of the service's certificate; none, if that is not known."""
+    found = () if isinstance(observed.certificates, Unread) else observed.certificates
+    return frozenset().union(*(one.signers for one in found if one.service == service))
+
+
+def _fingerprints(bundle: str) -> Iterable[str]:
+    try:
+        authorities = x509.load_pem_x509_certificates(base64.b64decode(bundle))
+    except ValueError:
+        return ()
+    return [authority.fingerprint(SHA256()).hex() for authority in authorities]
+
+
+def _certificate(certificate: Certificate, now: datetime) -> Finding | None:
+    secret, ends = certificate.secret, certificate.ends
     renew = "run the renewal: kubectl create job renew --from=cronjob/<release>-certificates-renewal"
-    if not signed:
+    if certificate.problem:
+        return failed("certificates", f"{secret} {certificate.problem}", renew)
+    if not certificate.signed:
         return failed("certificates", f"{secret} is not signed by the authority beside it", renew)
     if ends <= now:
         return failed("certificates", f"{secret} ended {ends:%Y-%m-%d %H:%M}", renew)

@@ -96,6 +96,7 @@ async def _observe(
     prometheus: str,
     timeout_s: float,
 ) -> "Observed":
+    from gpuloom.catalog.manifests import definitions  # noqa: PLC0415
     from gpuloom.cli.doctor.observed import Observed, Unread  # noqa: PLC0415
     from gpuloom.cli.doctor.reading import ClusterReader, read_run  # noqa: PLC0415
     from gpuloom.errors import UnavailableError  # noqa: PLC0415
@@ -108,15 +109,20 @@ async def _observe(
         if isinstance(version, Unread):
             raise UnavailableError(f"the Kubernetes API can't be asked: {version.why}")
         pods = await reader.pods()
+        # In this order: a lease that is renewed while others are asked would look ahead of the server.
+        node_leases = await reader.node_leases()
+        server_time = await reader.server_time()
         return Observed(
             now=datetime.now(UTC),
             version=version,
-            server_time=await reader.server_time(),
+            server_time=server_time,
             definitions=await reader.definitions(),
+            shipped=definitions(),
             priority_classes=await reader.priority_classes(),
             pods=pods,
+            deployments=await reader.deployments(),
             nodes=await reader.nodes(),
-            node_leases=await reader.node_leases(),
+            node_leases=node_leases,
             webhooks=await reader.webhooks(),
             admission_policies=await reader.admission_policies(),
             admission_bindings=await reader.admission_bindings(),

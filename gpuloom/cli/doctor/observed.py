@@ -30,11 +30,18 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The one in a Secret of a service. `signed`: by the authority that is in the same Secret."""
+    """The one in a Secret of a service. `signed`: by the authority that is in the same Secret.
+
+    `ends`: with its authority, if that ends first. `signers`: fingerprints of the authorities that signed it.
+    `problem`: why there is no certificate; then nothing else is known.
+    """
 
     secret: str
     ends: datetime
     signed: bool
+    service: str = ""
+    signers: frozenset[str] = frozenset()
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +73,13 @@ class Observed:
     version: tuple[int, int] | Unread
     server_time: datetime | Unread = NOT_ASKED
     definitions: Objects = NOT_ASKED
+    shipped: tuple[JsonObject, ...] = ()
+    """The definitions that come with this version."""
     priority_classes: Objects = NOT_ASKED
     pods: Objects = NOT_ASKED
     """Those of GPULoom, in whichever namespace."""
+    deployments: Objects = NOT_ASKED
+    """Likewise."""
     nodes: Objects = NOT_ASKED
     node_leases: Objects = NOT_ASKED
     namespaces: Objects = NOT_ASKED

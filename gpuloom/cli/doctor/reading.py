@@ -10,8 +10,9 @@ from typing import TypeVar
 import aiohttp
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.hashes import SHA256
 
-from gpuloom.cli.doctor.observed import Certificate, Objects, Right, RunProcess, Unread
+from gpuloom.cli.doctor.observed import Certificate, Objects, Right, RunProcess, Unread, labels_of
 from gpuloom.errors import GpuloomError, InvalidRequestError, NotFoundError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import EVERYTHING, Selection
@@ -19,6 +20,7 @@ from gpuloom.kube.objects import JsonObject, key_of, metadata_of, without_manage
 from gpuloom.kube.resources import (
     ADMISSION_POLICIES,
     ADMISSION_POLICY_BINDINGS,
+    DEPLOYMENTS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
@@ -57,6 +59,8 @@ NEEDED_RIGHTS: dict[str, tuple[str, ...]] = {
     "mig-controller": ("watch pods", "watch gpunodeconfigs.gpu-autoscaler.io"),
     "autoscaler": ("watch pods", "create pods/eviction", "create gpunodeclaims.gpuloom.dev"),
     "controller": ("watch gpuworkloads.gpu.warp.dev", "create jobs.batch"),
+    "webhook": ("watch namespaces", "watch gpusharingpolicies.gpu-autoscaler.io"),
+    "console": ("create tokenreviews.authentication.k8s.io",),
 }
 """What each service does first and can't do without: verb and resource, as kubectl writes them."""
 
@@ -80,6 +84,9 @@ class ClusterReader:
 
     async def pods(self) -> Objects:
         return await self._list(PODS, Selection(label_selector=OURS, keep=without_managed_fields))
+
+    async def deployments(self) -> Objects:
+        return await self._list(DEPLOYMENTS, Selection(label_selector=OURS, keep=without_managed_fields))
 
     async def nodes(self) -> Objects:
         return await self._list(NODES, Selection(keep=without_managed_fields))
@@ -110,11 +117,15 @@ class ClusterReader:
         if isinstance(pods, Unread):
             return pods
         found: list[Certificate] = []
-        for namespace, name in sorted(set(_mounted_secrets(pods))):
-            read = await _or_why(lambda ns=namespace, n=name: self._client.get(SECRETS, n, ns))  # type: ignore[misc]
-            if isinstance(read, Unread):
-                return Unread(read.why)
-            found.extend(_certificate_of(read))
+        for namespace, name, service in sorted(set(_mounted_secrets(pods))):
+            try:
+                secret = await self._client.get(SECRETS, name, namespace)
+            except NotFoundError:
+                found.append(_no_certificate(f"{namespace}/{name}", "is not there"))
+            except GpuloomError as error:
+                return Unread(str(error))
+            else:
+                found.append(_certificate_of(secret, service))
         return tuple(found)
 
     async def rights(self, pods: Objects) -> tuple[Right, ...] | Unread:
@@ -185,32 +196,36 @@ async def _or_why(read: Callable[[], Awaitable[Value]]) -> Value | Unread:
         return Unread(str(error))
 
 
-def _mounted_secrets(pods: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
+def _mounted_secrets(pods: Iterable[JsonObject]) -> Iterator[tuple[str, str, str]]:
     for pod in pods:
         for volume in (pod.get("spec") or {}).get("volumes") or ():
             name = (volume.get("secret") or {}).get("secretName", "")
             if name.endswith("-tls"):
-                yield key_of(pod)[0], name
+                yield key_of(pod)[0], name, labels_of(pod).get("app.kubernetes.io/name", "")
 
 
 def _accounts(pods: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
     for pod in pods:
-        service = (metadata_of(pod).get("labels") or {}).get("app.kubernetes.io/name", "")
+        service = labels_of(pod).get("app.kubernetes.io/name", "")
         account = (pod.get("spec") or {}).get("serviceAccountName") or "default"
         yield service, f"system:serviceaccount:{key_of(pod)[0]}:{account}"
 
 
-def _certificate_of(secret: JsonObject) -> Iterator[Certificate]:
+def _certificate_of(secret: JsonObject, service: str) -> Certificate:
     data, name = secret.get("data") or {}, "/".join(key_of(secret))
     try:
         leaf = x509.load_pem_x509_certificate(base64.b64decode(data["tls.crt"]))
         authorities = x509.load_pem_x509_certificates(base64.b64decode(data["ca.crt"]))
     except (KeyError, ValueError):
-        yield Certificate(name, datetime.fromtimestamp(0, UTC), signed=False)
-        return
-    yield Certificate(
-        name, leaf.not_valid_after_utc, any(_signed(leaf, authority) for authority in authorities)
-    )
+        return _no_certificate(name, "can't be read")
+    signers = [authority for authority in authorities if _signed(leaf, authority)]
+    last = max((signer.not_valid_after_utc for signer in signers), default=leaf.not_valid_after_utc)
+    prints = frozenset(signer.fingerprint(SHA256()).hex() for signer in signers)
+    return Certificate(name, min(leaf.not_valid_after_utc, last), bool(signers), service, prints)
+
+
+def _no_certificate(secret: str, problem: str) -> Certificate:
+    return Certificate(secret, datetime.fromtimestamp(0, UTC), signed=False, problem=problem)
 
 
 def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -11,7 +11,16 @@ NEEDED = ("node-agent", "discovery", "scheduler-extender")
 """Without these nothing is placed; the others add to it."""
 INSTALL = "helm upgrade --install gpuloom ./charts/gpuloom --namespace gpuloom-system --create-namespace"
 _NAME = "app.kubernetes.io/name"
-_GPU_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present", "gpuloom.dev/mode")
+_GPU_LABELS: dict[str, tuple[str, ...]] = {
+    "nvidia.com/gpu.present": ("true",),
+    "feature.node.kubernetes.io/pci-10de.present": ("true",),
+    "cloud.google.com/gke-accelerator": (),
+    "k8s.amazonaws.com/accelerator": (),
+    "kubernetes.azure.com/accelerator": ("nvidia",),
+    "gpuloom.dev/gpu": ("true",),
+    "gpuloom.dev/mode": ("nvidia", "gpuloom"),
+}
+"""By which the agents' chart, or whoever installs without it, knows a node with GPUs; none: any value."""
 
 
 def services(observed: Observed) -> Iterator[Finding]:
@@ -22,9 +31,12 @@ def services(observed: Observed) -> Iterator[Finding]:
     for pod in observed.pods:
         if name := labels_of(pod).get(_NAME):
             by_name.setdefault(name, []).append(pod)
-    for name in sorted({*by_name, *NEEDED}):
-        yield _service(name, by_name.get(name, []))
-    images = {_tag(image) for pods in by_name.values() for pod in pods for image in _own_images(pod)}
+    wanted = _replicas(observed)
+    for name in sorted({*by_name, *wanted, *NEEDED}):
+        yield _service(name, by_name.get(name, []), wanted.get(name, 0))
+    # Jobs that are over keep the version of their time.
+    running = [pod for pods in by_name.values() for pod in pods if not is_over(pod)]
+    images = {tag for pod in running for image in _own_images(pod) if (tag := _tag(image))}
     if len(images) > 1:
         yield warning(
             "versions",
@@ -92,7 +104,16 @@ def agents(observed: Observed) -> Iterator[Finding]:
         yield warning("node agents", "no node shows a GPU", "kubectl get nodes -L nvidia.com/gpu.present")
 
 
-def _service(name: str, pods: list[JsonObject]) -> Finding:
+def _replicas(observed: Observed) -> dict[str, int]:
+    """How many pods each service shall have, of those that have a Deployment."""
+    wanted: dict[str, int] = {}
+    for one in () if isinstance(observed.deployments, Unread) else observed.deployments:
+        if name := labels_of(one).get(_NAME):
+            wanted[name] = wanted.get(name, 0) + int((one.get("spec") or {}).get("replicas", 1))
+    return wanted
+
+
+def _service(name: str, pods: list[JsonObject], wanted: int) -> Finding:
     check = f"service {name}"
     if not pods:
         return failed(check, "has no pod", INSTALL)
@@ -105,7 +126,14 @@ def _service(name: str, pods: list[JsonObject]) -> Finding:
             f"{len(waiting)} of {len(pods)} pods are not ready: {namespace}/{pod}{why}",
             f"kubectl -n {namespace} describe pod {pod}; kubectl -n {namespace} logs {pod}",
         )
-    return ok(check, f"{sum(not is_over(pod) for pod in pods)} ready")
+    ready = sum(not is_over(pod) for pod in pods)
+    if ready < wanted:
+        return failed(
+            check,
+            f"{ready} of {wanted} pods are there",
+            f"kubectl get events -A --field-selector involvedObject.kind=ReplicaSet: why {name} lacks one",
+        )
+    return ok(check, f"{ready} ready")
 
 
 def _waiting_reason(pod: JsonObject) -> str:
@@ -118,7 +146,7 @@ def _waiting_reason(pod: JsonObject) -> str:
 
 def _has_gpus(node: JsonObject) -> bool:
     labels, capacity = labels_of(node), (node.get("status") or {}).get("capacity") or {}
-    if any(labels.get(name) in ("true", "nvidia", "gpuloom") for name in _GPU_LABELS):
+    if any(name in labels and (not values or labels[name] in values) for name, values in _GPU_LABELS.items()):
         return True
     return any(
         name == "nvidia.com/gpu" or name.startswith(("nvidia.com/mig-", "gpuloom.dev/"))
@@ -133,4 +161,6 @@ def _own_images(pod: JsonObject) -> Iterator[str]:
 
 
 def _tag(image: str) -> str:
-    return image.rsplit("/", 1)[-1].partition(":")[2] or image
+    """Empty for an image by digest: every service has another one."""
+    name = image.rsplit("/", 1)[-1]
+    return "" if "@" in name else name.partition(":")[2] or "latest"

@@ -24,10 +24,11 @@ from gpuloom.kube.resources import PODS
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.runtime.clock import Clock
 from tests.cluster.assets.build import PROGRAMS
-from tests.cluster.helm import Helm, require_helm
+from tests.cluster.helm import Helm, HelmError, require_helm
 from tests.cluster.network.cluster import NetworkedCluster, open_networked_cluster
 from tests.cluster.nodes.configuration import RuntimeLine
 from tests.cluster.nodes.image import write_program_image
+from tests.cluster.nodes.pods import describe
 from tests.cluster.nodes.real_node import Daemon, RealNode
 from tests.nvml.library import STATE_VARIABLE, Standin
 from tests.nvml.machines import some_gpus, uuid
@@ -49,7 +50,13 @@ class Installation:
     values: Path
 
     async def run_helm(self, *arguments: str) -> str:
-        return await asyncio.to_thread(self.helm.run, *arguments)
+        """Raise HelmError, with what the pods are doing: helm itself says no more than that time is up."""
+        try:
+            return await asyncio.to_thread(self.helm.run, *arguments)
+        except HelmError as error:
+            pods = [*await self.pods(NAMESPACE), *await self.pods(AGENTS)]
+            seen = "\n".join(f"{metadata_of(pod)['name']}: {describe(pod)}" for pod in pods)
+            raise HelmError(f"{error}\n{seen}") from None
 
     async def upgrade(self, tag: str) -> None:
         """As the product documents print it; it installs what is not there."""
@@ -88,6 +95,8 @@ async def an_installation(
         write_program_image(cluster.plane.binaries.path("kube-scheduler"), image, scheduler)
         for one in (scheduler, archive):
             await cluster.load_image(one)
+            # Gigabytes, and pytest keeps the folders of its last runs.
+            one.unlink()
         await cluster.kubectl("create", "namespace", NAMESPACE)
         await cluster.kubectl(
             "label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted"

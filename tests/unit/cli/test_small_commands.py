@@ -1,8 +1,11 @@
 """events, version, completion, --kube: what they make of what they read."""
 
+import os
 import shutil
 import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +108,38 @@ def test_yaml_says_what_json_says() -> None:
     text = rendered(Output.YAML, document, list)
 
     assert text.splitlines() == ["at: '2026-11-18T00:00:00+00:00'", "ratio: 0.5", "none: null"]
+
+
+A_KUBECTL = """#!/bin/sh
+case "$*" in
+*services*) echo '{"items": [{
+  "metadata": {"name": "d", "namespace": "n", "labels": {"app.kubernetes.io/name": "discovery"}},
+  "spec": {"ports": [{"name": "grpc", "port": 1}]}}]}' ;;
+*secrets*) echo '{"items": [{
+  "metadata": {"name": "d-cli-tls"}, "data": {"tls.crt": "", "tls.key": "", "ca.crt": ""}}]}' ;;
+*) echo "Forwarding from 127.0.0.1:9 -> 1"; exec sleep 60 ;;
+esac
+"""
+CONTEXTS = """
+current-context: one
+contexts: [{name: one, context: {cluster: one}}, {name: two, context: {cluster: two}}]
+clusters: [{name: one, cluster: {server: 'http://127.0.0.1:1'}}, {name: two, cluster: {server: 'http://127.0.0.1:2'}}]
+"""
+
+
+def test_the_kubernetes_api_that_is_asked_is_of_the_cluster_that_kubectl_reaches(
+    tmp_path: Path,
+) -> None:
+    kubectl, kubeconfig = tmp_path / "kubectl", tmp_path / "config"
+    kubectl.write_text(A_KUBECTL, encoding="utf-8")
+    kubectl.chmod(0o755)
+    kubeconfig.write_text(CONTEXTS, encoding="utf-8")
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(kubeconfig)}
+    command = (sys.executable, "-m", "gpuloom.cli.main", "--kube-context", "two", "doctor")
+
+    done = subprocess.run(  # noqa: S603 - our own program
+        command, capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+
+    assert done.returncode == 3
+    assert "('127.0.0.1', 2)" in done.stderr
