@@ -56,7 +56,7 @@ def plan_server(app: App, config: PlanningConfig, seen: PlanningGrounds, means: 
     """The loop runs as one of the app's from now on."""
     planner = build_planner(app, config, seen, means)
     objects = KubernetesReservations(means.client)
-    return PlanServer(planner, seen.reservations, objects, means.leadership.unready_reason)
+    return PlanServer(planner, seen.reservations, objects, means.leadership.unready_reason, app.clock)
 
 
 def build_planner(app: App, config: PlanningConfig, seen: PlanningGrounds, means: PlanningMeans) -> Planner:
