@@ -169,7 +169,7 @@ def plan_preemption(members: Sequence[Member], field_: Field) -> Steps[Preemptio
         without = _with_seat(without, member, seats[-1])
         for name in {victim.node_name for unit in chosen for victim in unit.victims} | {node_name}:
             changed = without(name, _uids(chosen))
-            if changed is not None:
+            if changed is not None and name in sites:
                 sites[name] = changed
     if len(members) == 1:
         return PreemptionPlan(tuple(seats), tuple(chosen))
@@ -280,35 +280,49 @@ def _orders(units: Sequence[Unit], node_name: str) -> tuple[Sequence[Unit], Sequ
     return units, sorted(units, key=lambda unit: (unit.priority, -size(unit), unit.order))
 
 
-def _spared(members: Sequence[Member], field_: Field, plan: PreemptionPlan) -> Steps[PreemptionPlan]:
-    """Without those who were chosen for one pod and are not needed after the choice for another."""
-    kept = list(plan.units)
+def _spared(members: Sequence[Member], field_: Field, plan: PreemptionPlan) -> Steps[PreemptionPlan | None]:
+    """Without those who were chosen for one pod and are not needed after the choice for another.
+
+    None if the pods can't be there together after all.
+    """
+    kept, seats = list(plan.units), (yield from _seated(members, field_, plan.units, plan.seats))
+    if seats is None:
+        return None
     for unit in sorted(plan.units, key=lambda each: each.order, reverse=True):
-        yield
         rest = [each for each in kept if each is not unit]
-        if _seated(members, field_, rest, plan.seats) is not None:
-            kept = rest
-    return PreemptionPlan(plan.seats, tuple(kept))
+        found = yield from _seated(members, field_, rest, seats)
+        if found is not None:
+            kept, seats = rest, found
+    return PreemptionPlan(seats, tuple(kept))
 
 
 def _seated(
     members: Sequence[Member], field_: Field, units: Sequence[Unit], seats: Sequence[Seat]
-) -> Mapping[str, Site] | None:
-    """The nodes with all pods in their seats when only these leave; None if one of them has no room."""
-    by_uid = {member.uid: member for member in members}
+) -> Steps[tuple[Seat, ...] | None]:
+    """Devices on the same nodes when only these leave; None if a pod has no room, or is kept out."""
+    by_uid, uids = {member.uid: member for member in members}, _uids(units)
     sites: dict[str, Site] = {}
+    found: list[Seat] = []
     for seat in seats:
+        yield
         member = by_uid[seat.uid]
-        site = sites.get(seat.node_name) or field_.without(seat.node_name, _uids(units))
+        site = sites.get(seat.node_name) or field_.without(seat.node_name, uids)
         if site is None or in_tree_refusals(member, site):
             return None
         devices = choose_devices(member.request, site.view)
-        if isinstance(devices, Refusal) or {each.device for each in devices} != {
-            each.device for each in seat.devices
-        }:
+        if isinstance(devices, Refusal):
             return None
+        found.append(Seat(seat.uid, seat.node_name, devices))
         sites[seat.node_name] = site.with_pod(member, devices)
-    return sites
+    everywhere = [sites.get(name) or _without_pods(site, uids) for name, site in field_.sites.items()]
+    keep_apart = any(pod.anti_affinity for site in everywhere for pod in site.pods)
+    for seat in found:
+        member = by_uid[seat.uid]
+        if member.pod.minds_neighbours or keep_apart:
+            yield
+            if neighbours_of(member.pod, everywhere).refusals(sites[seat.node_name].node):
+                return None
+    return tuple(found)
 
 
 def _with_seat(without: Without, member: Member, seat: Seat) -> Without:

@@ -53,9 +53,11 @@ def held_back(
 ) -> dict[str, Taken]:
     """What is taken of each GPU, by UUID, with what holds keep back of it."""
     kept = dict(taken)
+    by_number, counted = mode is NodeMode.NVIDIA, set[DeviceRef]()
     for hold in holds:
-        if hold.device is not None:
-            by_number = mode is NodeMode.NVIDIA
+        # What a pod was promised of a reservation is held twice, for the same one device.
+        if hold.device is not None and not (by_number and hold.device.device in counted):
+            counted.add(hold.device.device)
             device = _counted(hold.device, kept, gpus) if by_number else hold.device
             _keep_back(kept, device, held_reason(hold), gpus)
     return kept

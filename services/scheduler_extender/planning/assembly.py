@@ -62,7 +62,7 @@ def plan_server(app: App, config: PlanningConfig, seen: PlanningGrounds, means: 
 def build_planner(app: App, config: PlanningConfig, seen: PlanningGrounds, means: PlanningMeans) -> Planner:
     state, ledger, pods = seen.state, seen.state.ledger, seen.sources.pods.informer
     promises = Promises(means.holding, ledger.holds, state.views, at_once)
-    book = SiteBook(state.views, ledger, seen.sources.nodes, pods)
+    book = SiteBook(state.views, ledger, seen.sources.nodes, pods, seen.reservations.entitlement_of)
     evictions, announcer = KubernetesEvictions(means.client), PodAnnouncer(means.recorder)
     board = seen.guard.board
     gangs = GangLoop(

@@ -24,9 +24,10 @@ from gpuloom.model.request import PodRequest
 from gpuloom.placement.gangs.gang import DomainWish, GangPlan, GangRefusal, plan_gang
 from gpuloom.placement.gangs.sites import Judge, Member
 from gpuloom.placement.gangs.turns import Turns, Waiting
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
-from services.scheduler_extender.core.gangs.guard import Board, Standing
+from services.scheduler_extender.core.gangs.guard import NO_RESERVATION, Board, Standing
 from services.scheduler_extender.core.gangs.index import GANG, PLANNED
 from services.scheduler_extender.core.gangs.phases import (
     Gang,
@@ -114,7 +115,6 @@ class GangLoop:
                 await self._give_back_missed(gangs[name])
         waiting = [gang for gang in gangs.values() if self._phase(gang) is Phase.WAITING]
         refused = await self._place(waiting)
-        self.unplaced = {name: (gangs[name], why) for name, why in refused.items()}
         gangs = self._gather()
         self._publish(gangs, {name: self._phase(gang) for name, gang in gangs.items()}, refused)
 
@@ -220,8 +220,9 @@ class GangLoop:
         await self._parts.promises.drop(moving)
 
     async def _place(self, waiting: Sequence[Gang]) -> dict[str, str]:
-        """Why each that was tried and did not get its places did not."""
+        """Why each did not get its places. Those that were tried are `unplaced`."""
         refused: dict[str, str] = {}
+        self.unplaced = {}
         now_s = self._clock.monotonic()
         ready = [gang for gang in waiting if self._memory[gang.name].paused_until_s <= now_s]
         by_name = {gang.name: gang for gang in waiting}
@@ -234,6 +235,7 @@ class GangLoop:
             reason = await self._place_one(by_name[entry.name])
             if reason:
                 refused[entry.name] = reason
+                self.unplaced[entry.name] = by_name[entry.name], reason
                 await self._look_further(entry, by_name[entry.name])
                 tried.append(entry)
             else:
@@ -255,17 +257,25 @@ class GangLoop:
         unreadable = [why for why in members if isinstance(why, str)]
         if unreadable:
             return unreadable[0]
-        grounds = await in_slices(self._parts.book.grounds(gang.priority), self._clock)
+        asker = self._parts.book.asker(unpromised, gang.priority)
+        grounds = await in_slices(self._parts.book.grounds(asker), self._clock)
         outcome = await self._plan(gang, [m for m in members if isinstance(m, Member)], grounds)
         if isinstance(outcome, GangRefusal):
             return outcome.reason
-        return await self._reserve(gang, unpromised, outcome)
+        return await self._reserve(gang, unpromised, outcome, asker)
 
     async def _plan(self, gang: Gang, members: list[Member], grounds: Grounds) -> GangPlan | GangRefusal:
-        wish = self._wish(gang, grounds)
-        sites = list(grounds.sites.values())
-        work = plan_gang(members, sites, wish, self._parts.judge, self._parts.prices())
-        return await in_slices(work, self._clock)
+        """In what is reserved for it, if it fits there; else anywhere, unless it insists."""
+        wish, insists = self._wish(gang, grounds), grounds.asker.insists
+        outcome: GangPlan | GangRefusal = GangRefusal(NO_RESERVATION, len(members))
+        everywhere = [] if insists else list(grounds.sites.values())
+        for sites in (self._parts.book.within_reservations(grounds), everywhere):
+            if sites:
+                work = plan_gang(members, sites, wish, self._parts.judge, self._parts.prices())
+                outcome = await in_slices(work, self._clock)
+            if isinstance(outcome, GangPlan):
+                break
+        return outcome
 
     def _wish(self, gang: Gang, grounds: Grounds) -> DomainWish | None:
         wish = gang.membership.wish
@@ -289,12 +299,15 @@ class GangLoop:
         nodes = {node for (uid, node), until_s in avoided.items() if uid == read.uid and until_s > now_s}
         return Member(read, request, frozenset(nodes))
 
-    async def _reserve(self, gang: Gang, pods: Sequence[JsonObject], plan: GangPlan) -> str:
+    async def _reserve(self, gang: Gang, pods: Sequence[JsonObject], plan: GangPlan, asker: Asker) -> str:
         memory = self._memory[gang.name]
         deadline = memory.deadline or self._clock.now() + timedelta(seconds=gang.membership.timeout_s)
         ttl_s = int((deadline - self._clock.now()).total_seconds()) + SLACK_S
         refs = {uid_of(pod): pod_ref(pod) for pod in pods}
-        refused = await self._parts.promises.make(plan.seats, refs, REASON, max(ttl_s, SLACK_S))
+        beside = frozenset(hold.name for hold in self._parts.book.reserved(asker))
+        refused = await self._parts.promises.make(
+            plan.seats, refs, REASON, max(ttl_s, SLACK_S), beside=beside
+        )
         if refused:
             return refused
         memory.deadline = deadline
@@ -313,8 +326,9 @@ class GangLoop:
         if not self._turns.holds_back(entry.name) or now_s - memory.judged_s < JUDGED_S:
             return
         memory.judged_s = now_s
-        grounds = await in_slices(self._parts.book.grounds(gang.priority), self._clock)
-        empty = self._parts.book.emptied(grounds)
+        asker = self._parts.book.asker(gang.waiting, gang.priority)
+        grounds = await in_slices(self._parts.book.grounds(asker), self._clock)
+        empty = await in_slices(self._parts.book.emptied(grounds), self._clock)
         members = [m for pod in gang.waiting if isinstance(m := self._member(gang, pod), Member)]
         self._fits_ever[entry.name] = isinstance(await self._plan(gang, members, empty), GangPlan)
 

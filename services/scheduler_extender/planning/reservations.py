@@ -23,6 +23,7 @@ from gpuloom.names import ANNOTATION_RESERVATION
 from gpuloom.placement.constraints.objects import SchedulablePod, Toleration
 from gpuloom.placement.gangs.gang import GangPlan, plan_gang
 from gpuloom.placement.gangs.sites import Judge, Member, Seat
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.entitlements import (
     Reservation,
@@ -139,7 +140,7 @@ class ReservationLoop:
         self, reservation: Reservation, request: PodRequest, missing: int, now: datetime
     ) -> int:
         """How many of the missing places were taken."""
-        grounds = await in_slices(self._parts.sites.grounds(PRIORITY), self._clock)
+        grounds = await in_slices(self._parts.sites.grounds(Asker("", PRIORITY)), self._clock)
         sites = list(grounds.sites.values())
         members = [_place(reservation.name, number, request) for number in range(missing)]
         while members:

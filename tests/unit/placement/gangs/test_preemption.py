@@ -1,5 +1,6 @@
 """Victims: only if that helps, no more than needed, the lowest first, and nobody who may not be evicted."""
 
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -105,6 +106,35 @@ def test_victims_suffice_and_none_is_needless_and_none_is_spared_by_right(
     gangs = {victim.gang for victim in plan.victims} - {""}
     whole_gangs = {tenant.victim.uid for tenant in cluster.tenants if tenant.victim.gang in gangs}
     assert whole_gangs <= gone, "a gang was torn"
+
+
+@given(clusters(), st.lists(st.integers(1, 4), min_size=2, max_size=4))
+@settings(max_examples=examples(400), deadline=None)
+def test_for_a_gang_all_its_pods_have_room_and_nobody_leaves_in_vain(
+    cluster: Cluster, sizes: list[int]
+) -> None:
+    members = [a_member(f"m{i}", cards, priority=TOP) for i, cards in enumerate(sizes)]
+
+    plan = planned(members, cluster)
+
+    if plan is None:
+        return
+    wanted = Counter[str]()
+    for seat in plan.seats:
+        wanted[seat.node_name] += len(seat.devices)
+    devices = [(seat.node_name, item.device) for seat in plan.seats for item in seat.devices]
+    assert len(devices) == len(set(devices)) == sum(sizes)
+    assert wanted <= free_cards(cluster, uids(*plan.units))
+    for unit in plan.units:
+        assert not wanted <= free_cards(cluster, uids(*plan.units) - unit.uids), "not needed"
+
+
+def free_cards(cluster: Cluster, gone: frozenset[str]) -> Counter[str]:
+    free = Counter(cluster.cards)
+    for tenant in cluster.tenants:
+        if tenant.victim.uid not in gone:
+            free[tenant.victim.node_name] -= tenant.cards
+    return free
 
 
 @given(clusters(), st.integers(1, 5))

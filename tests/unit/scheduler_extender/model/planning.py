@@ -82,7 +82,8 @@ class Planning:
     def begin(self, holding: Holding) -> None:
         ledger, views, clock = self._state.ledger, self._state.views, self._world.clock
         promises = Promises(holding, ledger.holds, views, one_by_one)
-        book, wake = SiteBook(views, ledger, _Nodes(self._world), self), self._state.wake_for
+        book = SiteBook(views, ledger, _Nodes(self._world), self, self.reservations.entitlement_of)
+        wake = self._state.wake_for
         gangs = GangLoop(
             GangParts(self, ledger, book, promises, self.board, self, self, self, wake, neutral_judge), clock
         )

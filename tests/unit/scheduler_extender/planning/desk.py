@@ -132,12 +132,16 @@ class Kubernetes:
         gated: bool = False,
         notes: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        milli: int = 0,
+        spec: Mapping[str, object] | None = None,
     ) -> JsonObject:
+        """`milli`: a share of one card instead of whole ones."""
         ref = PodRef("default", name, f"uid-{name}-{self.version}")
         annotations = dict(notes or {})
         if gang and size is not None:
             annotations |= {ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_TIMEOUT: str(timeout_s)}
-        pod = a_pod(ref, gpuloom_share(1000 * cards), annotations=annotations)
+        pod = a_pod(ref, gpuloom_share(milli or 1000 * cards), annotations=annotations)
+        pod["spec"] |= spec or {}
         pod["metadata"]["creationTimestamp"] = (
             f"2026-01-01T00:{self.version // 60:02d}:{self.version % 60:02d}Z"
         )
@@ -294,7 +298,7 @@ class Leader:
         self.guard = Guard(views, ledger.holds, self.board, entitlement_of)
         self.holding = Holding(ledger, kubernetes.holds, self, lambda: "", clock)
         self.promises = Promises(self.holding, ledger.holds, views, at_once)
-        self.book = SiteBook(views, ledger, self.nodes, kubernetes)
+        self.book = SiteBook(views, ledger, self.nodes, kubernetes, entitlement_of)
         self.gangs = GangLoop(
             GangParts(
                 kubernetes,

@@ -16,6 +16,7 @@ from gpuloom.placement.gangs.sites import neutral_judge
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from services.scheduler_extender.core.gangs.entitlements import ReservationBook
+from services.scheduler_extender.planning.preemptions import PATIENCE_S
 from services.scheduler_extender.planning.reservations import (
     UNFILLED_PAUSE_S,
     ReservationLoop,
@@ -233,7 +234,8 @@ async def test_one_that_can_not_be_filled_is_not_tried_at_every_turn(clock: Fake
 
 async def test_one_that_ends_after_all_time_breaks_nothing(clock: FakeClock) -> None:
     kubernetes = Kubernetes({"n1": 1})
-    here = Reserving(kubernetes, clock, a_reservation(**{"from": "9999-12-31T23:00:00Z", "ttl": "99999h"}))
+    times: dict[str, Any] = {"from": "9999-12-31T23:00:00Z", "ttl": "99999h"}
+    here = Reserving(kubernetes, clock, a_reservation(**times))
 
     await here.loop.turn()
 
@@ -282,3 +284,49 @@ async def test_what_could_never_count_is_not_made(
     given = {"metadata": {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}}
     book.observe(Change(None, {**made[0], "metadata": {**made[0]["metadata"], **given["metadata"]}}))
     assert [each.state(clock.now()) for each in book.all()] == ["Active"]
+
+
+async def test_a_gang_goes_where_places_are_reserved_for_it(clock: FakeClock) -> None:
+    kubernetes = Kubernetes({"n1": 2, "n2": 2, "n3": 4})
+    here = Reserving(kubernetes, clock, a_reservation(count=4, **FOR_TEAM))
+    await here.loop.turn()
+    leader = here.leader
+    kept = set(here.written["later"].nodes)
+    names = kubernetes.gang("g", 4, labels={"team": "a"}, notes={ANNOTATION_RESERVATION: "later"})
+    kubernetes.gang("other", 5)
+
+    await leader.gangs.turn()
+    kubernetes.create("single", labels={"team": "a"})
+    free = leader.free_cards()
+    assert await leader.schedule(*names) == dict.fromkeys(names, "")
+    await leader.holding.tidy()
+    await here.loop.turn()
+
+    assert free == 4
+    assert {kubernetes.bound()[name] for name in names} == kept
+    assert here.written["later"].reserved == 4
+    assert not kubernetes.holds.objects
+    assert not set(leader.offered("single")) & kept
+
+
+async def test_nobody_leaves_for_a_pod_that_insists_on_its_reservation(clock: FakeClock) -> None:
+    kubernetes = Kubernetes({"n1": 1, "n2": 1})
+    here = Reserving(kubernetes, clock, a_reservation(**FOR_TEAM))
+    await here.loop.turn()
+    leader = here.leader
+    for name, labels in (("user", {"team": "a"}), ("low", None)):
+        kubernetes.create(name, labels=labels)
+        await leader.schedule(name)
+        kubernetes.run(name)
+    await clock.advance(3600.0)
+    insists = {ANNOTATION_RESERVATION: "later"}
+    kubernetes.create("high", priority=100, labels={"team": "a"}, notes=insists)
+    kubernetes.refuse("high")
+    kubernetes.gang("g", 1, priority=100, labels={"team": "a"}, notes=insists)
+
+    for _ in range(3):
+        await leader.gangs.turn()
+        await leader.preemptions.turn()
+        await clock.advance(PATIENCE_S)
+
+    assert kubernetes.evicted == []
