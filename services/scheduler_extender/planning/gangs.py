@@ -49,6 +49,8 @@ REASON = "reserved for a gang"
 MOST_MISSES = 2
 AVOIDED_S = 300.0
 JUDGED_S = 60.0
+MOST_TRIED, TRIED_AGAIN_S = 8, 10.0
+"""Of the gangs that wait the first few are planned at every turn, the others after so long again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0
 
 _log = logging.getLogger(__name__)
@@ -81,8 +83,12 @@ class _Memory:
     paused_until_s: float = 0.0
     pauses: int = 0
     told: str = ""
+    refused: str = ""
+    """Why it had no places when it was last planned."""
+    tried_again_s: float = 0.0
     judged_s: float = -math.inf
     """When it was last found out whether it would fit if nobody else were there."""
+    fits_ever: bool = True
     avoided: dict[tuple[str, str], float] = field(default_factory=dict)
     """When each pod and node may be planned together again."""
 
@@ -93,7 +99,6 @@ class GangLoop:
         self._clock = clock
         self._turns = turns or Turns()
         self._memory: dict[str, _Memory] = {}
-        self._fits_ever: dict[str, bool] = {}
         self.reports: tuple[GangReport, ...] = ()
         self.unplaced: dict[str, tuple[Gang, str]] = {}
         """Gangs that wait for room, with the reason: preemption looks here."""
@@ -156,10 +161,14 @@ class GangLoop:
         return request is not None and is_covered(request, self._parts.promises.of(uid))
 
     def _deadline(self, gang: Gang) -> datetime | None:
-        """Of a gang that has places, or is bound in part. None: it may wait as long as it likes."""
+        """Of a gang that has places, or is bound in part. None: it may wait as long as it likes.
+
+        It stays where pods that were not bound yet are deleted, and nobody makes others.
+        """
         memory = self._memory[gang.name]
         holds = self._holds(gang)
-        if not gang.unsettled or not (holds or gang.has_begun):
+        is_whole = not gang.unsettled and (gang.present >= gang.size or memory.deadline is None)
+        if is_whole or not (holds or gang.has_begun):
             memory.deadline = None
             return None
         expiries = [hold.expires for hold in holds if hold.expires is not None]
@@ -231,8 +240,12 @@ class GangLoop:
         }
         entries = [Waiting(gang.name, gang.priority, gang.created) for gang in ready]
         tried: list[Waiting] = []
-        for entry in self._turns.in_order(entries, lambda name: self._fits_ever.get(name, True)):
-            reason = await self._place_one(by_name[entry.name])
+        for entry in self._turns.in_order(entries, lambda name: self._memory[name].fits_ever):
+            memory = self._memory[entry.name]
+            reason = memory.refused
+            if len(tried) < MOST_TRIED or not reason or now_s >= memory.tried_again_s:
+                reason = memory.refused = await self._place_one(by_name[entry.name])
+                memory.tried_again_s = now_s + TRIED_AGAIN_S
             if reason:
                 refused[entry.name] = reason
                 self.unplaced[entry.name] = by_name[entry.name], reason
@@ -330,7 +343,7 @@ class GangLoop:
         grounds = await in_slices(self._parts.book.grounds(asker), self._clock)
         empty = await in_slices(self._parts.book.emptied(grounds), self._clock)
         members = [m for pod in gang.waiting if isinstance(m := self._member(gang, pod), Member)]
-        self._fits_ever[entry.name] = isinstance(await self._plan(gang, members, empty), GangPlan)
+        memory.fits_ever = isinstance(await self._plan(gang, members, empty), GangPlan)
 
     def _publish(self, gangs: dict[str, Gang], phases: dict[str, Phase], refused: dict[str, str]) -> None:
         standings: dict[str, Standing] = {}

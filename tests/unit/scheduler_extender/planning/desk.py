@@ -236,6 +236,11 @@ class Kubernetes:
         pod["metadata"]["annotations"] |= {f"gpuloom.dev/{k.replace('_', '-')}": v for k, v in notes.items()}
         self.put(pod)
 
+    def finish(self, name: str) -> None:
+        pod = deepcopy(self.pods[name])
+        pod["status"]["phase"] = "Succeeded"
+        self.put(pod)
+
     def refuse(self, name: str) -> None:
         """kube-scheduler says that it found no node for it."""
         pod = deepcopy(self.pods[name])
