@@ -10,17 +10,14 @@ a gang is bound.
 """
 
 import logging
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from gpuloom.codec.pod import bound_node, pod_ref, pod_request
+from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
 from gpuloom.errors import GpuloomError, InvalidRequestError
-from gpuloom.kube.objects import JsonObject, uid_of
-from gpuloom.model.ledger import Hold
+from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.model.planning import GangReport
-from gpuloom.model.request import PodRequest
 from gpuloom.placement.gangs.gang import DomainWish, GangPlan, GangRefusal, plan_gang
 from gpuloom.placement.gangs.sites import Judge, Member
 from gpuloom.placement.gangs.turns import Turns, Waiting
@@ -28,23 +25,18 @@ from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.guard import NO_RESERVATION, Board, Standing
-from services.scheduler_extender.core.gangs.index import GANG, PLANNED
+from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.core.gangs.phases import (
     Gang,
     Phase,
-    gangs_of,
-    is_covered,
-    phase_of,
-    standing_reason,
 )
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.planning.promises import Promises
+from services.scheduler_extender.planning.roll import SLACK_S, Roll, RollParts
 from services.scheduler_extender.planning.sites import Grounds, Observed, SiteBook
 from services.scheduler_extender.planning.slices import in_slices
 from services.scheduler_extender.ports import Announcer, Evictions, GangSizes
 
-SLACK_S = 600
-"""Holds of a gang outlive its deadline by so much: they end with its eviction, not by themselves."""
 REASON = "reserved for a gang"
 MOST_MISSES = 2
 AVOIDED_S = 300.0
@@ -73,44 +65,26 @@ class GangParts:
     prices: Callable[[], Prices] = neutral_prices
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What is better kept from turn to turn; without it only time is lost."""
-
-    size: int | None = None
-    """As its owner says, where its pods don't."""
-    deadline: datetime | None = None
-    paused_until_s: float = 0.0
-    pauses: int = 0
-    told: str = ""
-    refused: str = ""
-    """Why it had no places when it was last planned."""
-    tried_again_s: float = 0.0
-    judged_s: float = -math.inf
-    """When it was last found out whether it would fit if nobody else were there."""
-    fits_ever: bool = True
-    avoided: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When each pod and node may be planned together again."""
-
-
 class GangLoop:
     def __init__(self, parts: GangParts, clock: Clock, turns: Turns | None = None) -> None:
         self._parts = parts
         self._clock = clock
         self._turns = turns or Turns()
-        self._memory: dict[str, _Memory] = {}
-        self.reports: tuple[GangReport, ...] = ()
+        self.roll = Roll(
+            RollParts(parts.pods, parts.ledger, parts.promises, parts.board, parts.announcer, parts.sizes),
+            clock,
+        )
         self.unplaced: dict[str, tuple[Gang, str]] = {}
         """Gangs that wait for room, with the reason: preemption looks here."""
 
+    @property
+    def reports(self) -> tuple[GangReport, ...]:
+        return self.roll.reports
+
     async def turn(self) -> None:
-        await self._learn_sizes()
+        await self.roll.learn()
         await self._give_back_orphans()
-        # From here to the board nobody else runs: whoever is refused there has no bind under way that is not
-        # known here.
-        gangs = self._gather()
-        phases = {name: self._phase(gang) for name, gang in gangs.items()}
-        self._publish(gangs, phases, {})
+        gangs, phases = await in_slices(self.roll.look({}), self._clock)
         for name in sorted(name for name, phase in phases.items() if phase is Phase.OVERDUE):
             await self._end(gangs[name])
         for name, phase in phases.items():
@@ -118,68 +92,19 @@ class GangLoop:
                 await self._parts.promises.drop(self._unneeded(gangs[name]))
             elif phase in (Phase.WAITING, Phase.RESERVED):
                 await self._give_back_missed(gangs[name])
-        waiting = [gang for gang in gangs.values() if self._phase(gang) is Phase.WAITING]
+        waiting = [gang for gang in gangs.values() if self.roll.phase(gang) is Phase.WAITING]
         refused = await self._place(waiting)
-        gangs = self._gather()
-        self._publish(gangs, {name: self._phase(gang) for name, gang in gangs.items()}, refused)
-
-    def _gather(self) -> dict[str, Gang]:
-        gangs = gangs_of(self._parts.pods.by_index(PLANNED, GANG), self._parts.ledger.has_attempt)
-        self._memory = {name: self._memory.get(name, _Memory()) for name in gangs}
-        for gang in gangs.values():
-            size = gang.membership.size or self._memory[gang.name].size
-            gang.membership = replace(gang.membership, size=size)
-        return gangs
-
-    async def _learn_sizes(self) -> None:
-        for gang in self._gather().values():
-            if gang.membership.size is None and gang.waiting:
-                size = await self._parts.sizes.size_of(gang.waiting[0])
-                self._memory.setdefault(gang.name, _Memory()).size = size
+        await in_slices(self.roll.look(refused), self._clock)
 
     async def _give_back_orphans(self) -> None:
         """Promises for gangs to pods that are gone, or are in no gang any more."""
-        waiting = {uid_of(pod) for gang in self._gather().values() for pod in gang.alive}
         orphans = [
             hold.name
             for hold in self._parts.promises.all()
-            if hold.reason == REASON and hold.owner.uid not in waiting
+            if hold.reason == REASON and not _is_alive(self._parts.pods.by_uid(hold.owner.uid or ""))
         ]
         if orphans:
             await self._parts.promises.give_back(orphans)
-
-    def _phase(self, gang: Gang) -> Phase:
-        deadline = self._deadline(gang)
-        overdue = deadline is not None and self._clock.now() >= deadline
-        return phase_of(gang, self._promised(gang), overdue)
-
-    def _promised(self, gang: Gang) -> frozenset[str]:
-        return frozenset(uid for pod in gang.waiting if self._is_promised(uid := uid_of(pod), pod))
-
-    def _is_promised(self, uid: str, pod: JsonObject) -> bool:
-        request = _request(pod)
-        return request is not None and is_covered(request, self._parts.promises.of(uid))
-
-    def _deadline(self, gang: Gang) -> datetime | None:
-        """Of a gang that has places, or is bound in part. None: it may wait as long as it likes.
-
-        It stays where pods that were not bound yet are deleted, and nobody makes others.
-        """
-        memory = self._memory[gang.name]
-        holds = self._holds(gang)
-        is_whole = not gang.unsettled and (gang.present >= gang.size or memory.deadline is None)
-        if is_whole or not (holds or gang.has_begun):
-            memory.deadline = None
-            return None
-        expiries = [hold.expires for hold in holds if hold.expires is not None]
-        if expiries:
-            memory.deadline = min(expiries) - timedelta(seconds=SLACK_S)
-        elif memory.deadline is None:
-            memory.deadline = self._clock.now() + timedelta(seconds=gang.membership.timeout_s)
-        return memory.deadline
-
-    def _holds(self, gang: Gang) -> list[Hold]:
-        return [hold for pod in gang.unsettled for hold in self._parts.promises.of(uid_of(pod))]
 
     def _unneeded(self, gang: Gang) -> list[str]:
         """What an incomplete gang has reserved, unless pods of it run already: then the rest must stay."""
@@ -204,7 +129,7 @@ class GangLoop:
         if left:
             return
         await self._parts.promises.drop([uid_of(pod) for pod in [*gang.alive, *gang.leaving]])
-        memory = self._memory[gang.name]
+        memory = self.roll.memory[gang.name]
         memory.deadline = None
         memory.pauses += 1
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(memory.pauses - 1, 10))
@@ -214,7 +139,7 @@ class GangLoop:
 
     async def _give_back_missed(self, gang: Gang) -> None:
         """Places that kube-scheduler did not offer twice: it knows something about them that we do not."""
-        board, memory = self._parts.board, self._memory[gang.name]
+        board, memory = self._parts.board, self.roll.memory[gang.name]
         missed = [uid_of(pod) for pod in gang.waiting if board.misses[uid_of(pod)] >= MOST_MISSES]
         if not missed:
             return
@@ -233,15 +158,15 @@ class GangLoop:
         refused: dict[str, str] = {}
         self.unplaced = {}
         now_s = self._clock.monotonic()
-        ready = [gang for gang in waiting if self._memory[gang.name].paused_until_s <= now_s]
+        ready = [gang for gang in waiting if self.roll.memory[gang.name].paused_until_s <= now_s]
         by_name = {gang.name: gang for gang in waiting}
         refused |= {
             gang.name: "its time was over; it is tried again later" for gang in waiting if gang not in ready
         }
         entries = [Waiting(gang.name, gang.priority, gang.created) for gang in ready]
         tried: list[Waiting] = []
-        for entry in self._turns.in_order(entries, lambda name: self._memory[name].fits_ever):
-            memory = self._memory[entry.name]
+        for entry in self._turns.in_order(entries, lambda name: self.roll.memory[name].fits_ever):
+            memory = self.roll.memory[entry.name]
             reason = memory.refused
             if len(tried) < MOST_TRIED or not reason or now_s >= memory.tried_again_s:
                 reason = memory.refused = await self._place_one(by_name[entry.name])
@@ -255,13 +180,13 @@ class GangLoop:
                 self._turns.placed(entry, tried)
         behind = [entry for entry in entries if entry.name in by_name and entry.name not in refused]
         for entry in behind:
-            if self._phase(by_name[entry.name]) is Phase.WAITING:
+            if self.roll.phase(by_name[entry.name]) is Phase.WAITING:
                 refused[entry.name] = "a larger gang before it has waited long enough and comes first"
         return refused
 
     async def _place_one(self, gang: Gang) -> str:
         """Empty if all its pods have places now."""
-        unpromised = [pod for pod in gang.waiting if not self._is_promised(uid_of(pod), pod)]
+        unpromised = [pod for pod in gang.waiting if not self.roll.is_promised(uid_of(pod), pod)]
         if not gang.has_begun:
             unpromised = gang.waiting
         if not await self._parts.promises.drop([uid_of(pod) for pod in unpromised]):
@@ -295,7 +220,7 @@ class GangLoop:
         if wish is None or not wish.required:
             return wish
         nodes = [bound_node(pod) or "" for pod in gang.placed]
-        nodes += [hold.node_name for hold in self._holds(gang)]
+        nodes += [hold.node_name for hold in self.roll.holds(gang)]
         values = {grounds.sites[name].node.labels.get(wish.key) for name in nodes if name in grounds.sites}
         return replace(wish, value=min(value for value in values if value)) if any(values) else wish
 
@@ -308,12 +233,12 @@ class GangLoop:
         read = self._parts.book.pod(pod)
         if request is None or read is None:
             return f"its pod {pod_ref(pod)} asks for no GPU" if read is not None else "a pod can't be read"
-        now_s, avoided = self._clock.monotonic(), self._memory[gang.name].avoided
+        now_s, avoided = self._clock.monotonic(), self.roll.memory[gang.name].avoided
         nodes = {node for (uid, node), until_s in avoided.items() if uid == read.uid and until_s > now_s}
         return Member(read, request, frozenset(nodes))
 
     async def _reserve(self, gang: Gang, pods: Sequence[JsonObject], plan: GangPlan, asker: Asker) -> str:
-        memory = self._memory[gang.name]
+        memory = self.roll.memory[gang.name]
         deadline = memory.deadline or self._clock.now() + timedelta(seconds=gang.membership.timeout_s)
         ttl_s = int((deadline - self._clock.now()).total_seconds()) + SLACK_S
         refs = {uid_of(pod): pod_ref(pod) for pod in pods}
@@ -335,7 +260,7 @@ class GangLoop:
 
     async def _look_further(self, entry: Waiting, gang: Gang) -> None:
         """Whether it would fit if nobody else were there; asked only of one that holds others back."""
-        now_s, memory = self._clock.monotonic(), self._memory[gang.name]
+        now_s, memory = self._clock.monotonic(), self.roll.memory[gang.name]
         if not self._turns.holds_back(entry.name) or now_s - memory.judged_s < JUDGED_S:
             return
         memory.judged_s = now_s
@@ -345,49 +270,9 @@ class GangLoop:
         members = [m for pod in gang.waiting if isinstance(m := self._member(gang, pod), Member)]
         memory.fits_ever = isinstance(await self._plan(gang, members, empty), GangPlan)
 
-    def _publish(self, gangs: dict[str, Gang], phases: dict[str, Phase], refused: dict[str, str]) -> None:
-        standings: dict[str, Standing] = {}
-        reasons = {name: standing_reason(gangs[name], phase) for name, phase in phases.items()}
-        reasons |= {name: why for name, why in refused.items() if phases.get(name) is Phase.WAITING}
-        for name, gang in gangs.items():
-            admitted = phases[name] in (Phase.RESERVED, Phase.PLACED)
-            standing = Standing(name, admitted, reasons[name])
-            standings |= {uid_of(pod): standing for pod in gang.alive}
-            self._tell(gang, phases[name], reasons[name])
-        self._parts.board.gangs = standings
-        self.reports = tuple(
-            self._report(gang, phases[name], reasons[name]) for name, gang in sorted(gangs.items())
-        )
 
-    def _tell(self, gang: Gang, phase: Phase, reason: str) -> None:
-        """Once for every reason, by its first pod."""
-        memory = self._memory[gang.name]
-        if reason and reason != memory.told and phase in (Phase.WAITING, Phase.UNREADABLE) and gang.waiting:
-            message = f"gang {gang.name}: {reason}"
-            self._parts.announcer.tell(
-                gang.waiting[0], "GangWaits", message, warning=phase is Phase.UNREADABLE
-            )
-        memory.told = reason
-
-    def _report(self, gang: Gang, phase: Phase, reason: str) -> GangReport:
-        holds = self._holds(gang)
-        nodes = {hold.node_name for hold in holds} | {bound_node(pod) or "" for pod in gang.placed}
-        return GangReport(
-            gang.name,
-            phase,
-            gang.size,
-            len(gang.waiting),
-            len(gang.placed) + len(gang.in_flight),
-            len(self._promised(gang)),
-            gang.priority,
-            reason,
-            tuple(sorted(nodes - {""})),
-            self._memory[gang.name].deadline,
-        )
-
-
-def _request(pod: JsonObject) -> PodRequest | None:
-    try:
-        return pod_request(pod)
-    except InvalidRequestError:
-        return None
+def _is_alive(pod: JsonObject | None) -> bool:
+    """Whether it is in a gang, and neither over nor leaving."""
+    if pod is None or is_terminal(pod) or metadata_of(pod).get("deletionTimestamp"):
+        return False
+    return bool(gang_of(pod))

@@ -17,7 +17,7 @@ from gpuloom.placement.gangs.preemption import Field, PreemptionPlan, plan_preem
 from gpuloom.placement.gangs.sites import Member, Site, Steps
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.guard import Board, only_held
-from services.scheduler_extender.core.gangs.index import GANG, PLANNED
+from services.scheduler_extender.core.gangs.index import PLANNED, of_gang
 from services.scheduler_extender.core.gangs.losses import run_of
 from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.core.gangs.phases import is_covered, priority_of
@@ -129,8 +129,8 @@ class Leaving:
         """Of these the pods that are still on their nodes. A gang with one that must stay stays whole."""
         found = [pod for uid in uids if (pod := self._parts.pods.by_uid(uid)) is not None]
         gangs = {gang_of(pod) for pod in found} - {""}
-        if gangs:
-            found += [pod for pod in self._parts.pods.by_index(PLANNED, GANG) if gang_of(pod) in gangs]
+        for name in gangs:
+            found += self._parts.pods.by_index(PLANNED, of_gang(name))
         there = {uid_of(pod): pod for pod in found if bound_node(pod) and not is_terminal(pod)}
         stay = {uid for uid, pod in there.items() if priority_of(pod) >= priority or run_of(pod).protected}
         whole = {gang_of(there[uid]) for uid in stay} - {""}

@@ -30,10 +30,11 @@ from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.core.gangs.phases import is_gated, priority_of
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.verbs.filtering import was_tried
-from services.scheduler_extender.planning.gangs import AVOIDED_S, MOST_MISSES, SLACK_S, GangLoop
+from services.scheduler_extender.planning.gangs import AVOIDED_S, MOST_MISSES, GangLoop
 from services.scheduler_extender.planning.gangs import REASON as GANG_REASON
 from services.scheduler_extender.planning.leaving import Leaving, LeavingParts, member_of
 from services.scheduler_extender.planning.promises import Promises
+from services.scheduler_extender.planning.roll import SLACK_S
 from services.scheduler_extender.planning.sites import Grounds, Observed, SiteBook
 from services.scheduler_extender.planning.slices import in_slices
 from services.scheduler_extender.planning.tenants import Candidates, Tenants

@@ -56,6 +56,11 @@ def gang_of(pod: JsonObject) -> str:
     return f"{metadata.get('namespace') or 'default'}/{own}"
 
 
+def says_size(pod: JsonObject) -> bool:
+    annotations = metadata_of(pod).get("annotations")
+    return isinstance(annotations, dict) and annotations.get(ANNOTATION_GANG_SIZE) is not None
+
+
 def membership_of(pod: JsonObject) -> Membership | None:
     gang = gang_of(pod)
     if not gang:

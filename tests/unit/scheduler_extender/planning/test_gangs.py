@@ -1,8 +1,11 @@
 """A gang is whole or absent: reserved at once, bound where it was reserved, gone whole at its deadline."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pytest
 
-from gpuloom.kube.objects import uid_of
+from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.placement.gangs.sites import Steps
 from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import FakeClock
@@ -409,3 +412,52 @@ async def test_of_many_gangs_that_wait_the_first_are_planned_at_every_turn(clock
     assert counts == [2 * MOST_TRIED, 3 * MOST_TRIED]
     assert len(planned) == 5 * MOST_TRIED
     assert len(leader.gangs.unplaced) == 2 * MOST_TRIED
+
+
+async def test_what_a_gang_waits_for_is_told_once(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=2)
+    kubernetes.gang("a", 3)
+    for _ in range(3):
+        await leader.gangs.turn()
+        assert "1 of 3 pods have no place" in leader.board.gangs[uid_of(kubernetes.pods["a-0"])].reason
+
+    ((_, reason, message),) = kubernetes.told
+    assert reason == "GangWaits"
+    assert "1 of 3 pods have no place" in message
+
+
+class ImpatientClock(FakeClock):
+    """Of which every look takes longer than a turn may; counts how often others were let run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rests = 0
+
+    def monotonic(self) -> float:
+        self._late_s = getattr(self, "_late_s", 0.0) + 0.01
+        return super().monotonic() + self._late_s
+
+    async def sleep(self, delay_s: float) -> None:
+        if delay_s:
+            await super().sleep(delay_s)
+        self.rests += 1
+
+
+async def test_others_run_between_any_two_gangs() -> None:
+    clock = ImpatientClock()
+    kubernetes, leader = a_cluster(clock, n1=1)
+    for i in range(20):
+        kubernetes.gang(f"g{i:02d}", 2)
+    looked: list[int] = []
+    by_index = kubernetes.by_index
+
+    def counted(index: str, value: str) -> Sequence[JsonObject]:
+        looked.append(clock.rests)
+        return by_index(index, value)
+
+    kubernetes.by_index = counted  # type: ignore[method-assign]
+
+    await leader.gangs.turn()
+    await leader.preemptions.turn()
+
+    assert max(Counter(looked).values()) <= 3
