@@ -9,7 +9,7 @@ from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
-from gpuloom.placement.gangs.preemption import DisruptionBudget
+from gpuloom.placement.gangs.victims import DisruptionBudget
 
 
 class Binder(Protocol):

@@ -17,8 +17,9 @@ from gpuloom.codec.pod import pod_request
 from gpuloom.errors import GpuloomError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.placement.gangs.gang import GangPlan, plan_gang
-from gpuloom.placement.gangs.preemption import Field, PreemptionPlan, plan_preemption, units_of
+from gpuloom.placement.gangs.preemption import plan_preemption
 from gpuloom.placement.gangs.sites import Member, Result, Steps, completed
+from gpuloom.placement.gangs.victims import Field, PreemptionPlan, units_of
 from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.command import CommandParser, run_command
@@ -75,7 +76,7 @@ async def _run(options: argparse.Namespace) -> None:
     async def plan_a_preemption(slices: bool) -> None:
         grounds: Grounds = await _done(leader.book.grounds(Asker("", PRIORITY)), clock, slices)
         found = await _done(loop.tenants.candidates(grounds, PRIORITY), clock, slices)
-        units = units_of(found.victims, PRIORITY, found.protected)
+        units = await _done(units_of(found.victims, PRIORITY, found.protected), clock, slices)
         ground = Field(grounds.sites, units, lambda name, uids: leader.book.without(grounds, name, uids))
         plan = await _done(plan_preemption([high], ground), clock, slices)
         assert isinstance(plan, PreemptionPlan)

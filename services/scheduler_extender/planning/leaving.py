@@ -13,8 +13,9 @@ from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
 from gpuloom.errors import GpuloomError, InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.placement.fit import Fit, fit
-from gpuloom.placement.gangs.preemption import Field, PreemptionPlan, plan_preemption, units_of
+from gpuloom.placement.gangs.preemption import plan_preemption
 from gpuloom.placement.gangs.sites import Member, Site, Steps
+from gpuloom.placement.gangs.victims import Field, PreemptionPlan, units_of
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.guard import Board, only_held
 from services.scheduler_extender.core.gangs.index import PLANNED, of_gang
@@ -170,7 +171,7 @@ class Leaving:
         now = without(node_name, frozenset())
         if now is None or isinstance(fit(member.request, now.view), Fit):
             return frozenset()
-        units = units_of(found.victims, priority, found.protected)
+        units = await in_slices(units_of(found.victims, priority, found.protected), self._clock)
         plan = await in_slices(
             plan_preemption([member], Field({node_name: now}, units, without, budgets)), self._clock
         )

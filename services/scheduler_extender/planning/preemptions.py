@@ -20,8 +20,9 @@ from gpuloom.errors import GpuloomError
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.placement.fit import Fit, fit
 from gpuloom.placement.gangs.gang import DomainWish
-from gpuloom.placement.gangs.preemption import Field, PreemptionPlan, plan_preemption, units_of
+from gpuloom.placement.gangs.preemption import plan_preemption
 from gpuloom.placement.gangs.sites import Member, Site, in_tree_refusals, neighbours_of
+from gpuloom.placement.gangs.victims import Field, PreemptionPlan, units_of
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.guard import Board
 from services.scheduler_extender.core.gangs.index import PLANNED, WAITING
@@ -187,7 +188,7 @@ class PreemptionLoop:
         except GpuloomError as error:
             _log.warning("disruption budgets not read, so nobody is evicted", extra={"reason": str(error)})
             return False
-        units = units_of(found.victims, wish.priority, found.protected)
+        units = await in_slices(units_of(found.victims, wish.priority, found.protected), self._clock)
         plans: list[PreemptionPlan] = []
         for domain in _domains(sites, wish.domain):
             plan = await in_slices(

@@ -10,8 +10,8 @@ from gpuloom.codec.pod import bound_node, is_terminal
 from gpuloom.kube.objects import JsonObject, metadata_of, resource_version_of, uid_of
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.placement.constraints.objects import SchedulablePod
-from gpuloom.placement.gangs.preemption import Victim
 from gpuloom.placement.gangs.sites import Steps
+from gpuloom.placement.gangs.victims import Victim
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.losses import Run, lost_nano_usd, run_of
 from services.scheduler_extender.core.gangs.membership import gang_of

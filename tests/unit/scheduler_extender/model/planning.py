@@ -15,8 +15,8 @@ from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.model.claims import GpuReservation, GpuReservationStatus
 from gpuloom.model.node import PodRef
 from gpuloom.names import ANNOTATION_GANG_SIZE, ANNOTATION_GANG_TIMEOUT, LABEL_GANG
-from gpuloom.placement.gangs.preemption import DisruptionBudget
 from gpuloom.placement.gangs.sites import neutral_judge
+from gpuloom.placement.gangs.victims import DisruptionBudget
 from services.scheduler_extender.core.gangs.entitlements import ReservationBook
 from services.scheduler_extender.core.gangs.guard import Board, Guard
 from services.scheduler_extender.core.gangs.index import planned

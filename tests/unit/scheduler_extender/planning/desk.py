@@ -22,8 +22,8 @@ from gpuloom.names import (
     ANNOTATION_GANG_TIMEOUT,
     LABEL_GANG,
 )
-from gpuloom.placement.gangs.preemption import DisruptionBudget
 from gpuloom.placement.gangs.sites import neutral_judge
+from gpuloom.placement.gangs.victims import DisruptionBudget
 from gpuloom.placement.points import DEFAULT_WEIGHTS
 from gpuloom.runtime.clock import FakeClock
 from services.scheduler_extender.core.gangs.guard import NOTHING, Board, Entitlement, Guard

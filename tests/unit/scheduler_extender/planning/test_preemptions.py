@@ -8,7 +8,7 @@ import pytest
 from gpuloom.kube.objects import uid_of
 from gpuloom.model.node import PodRef
 from gpuloom.model.objects import LabelSelector
-from gpuloom.placement.gangs.preemption import DisruptionBudget
+from gpuloom.placement.gangs.victims import DisruptionBudget
 from gpuloom.runtime.clock import FakeClock
 from services.scheduler_extender.core.gangs.losses import OVERDUE_S
 from services.scheduler_extender.planning.preemptions import COOLDOWN_S, MOST_TRIED, PATIENCE_S, Mode
