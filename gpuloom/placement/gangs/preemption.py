@@ -153,7 +153,11 @@ class _Ground:
                 continue
             units = [unit for unit in self.field.by_node.get(name, ()) if unit.name not in taken]
             fewest = _fewest(member, self.sites[name], units)
-            lost = sum(sorted(unit.lost_nano_usd for unit in units)[:fewest])
+            lost = 0
+            if fewest == 1:
+                lost = min(unit.lost_nano_usd for unit in units if unit.priority == units[0].priority)
+            elif fewest:
+                lost = sum(sorted(unit.lost_nano_usd for unit in units)[:fewest])
             self._options[name] = ((units[0].priority, fewest, lost, name), name, units) if fewest else None
         return sorted((option for option in self._options.values() if option), key=lambda each: each[0])
 
@@ -175,7 +179,7 @@ def _fewest(member: Member, site: Site, units: Sequence[Unit]) -> int:
     gpu = member.request.gpu
     cards = site.view.gpus
     is_open = not site.view.closed_reason and not any(card.closed_reason for card in cards)
-    if not units or gpu.kind is not RequestKind.WHOLE or not is_open:
+    if not units or gpu.kind is not RequestKind.WHOLE or gpu.count == 1 or not is_open:
         return min(1, len(units))
     short = gpu.count * gpu.milli - sum(card.free_share_milli for card in cards)
     fewest = 0
