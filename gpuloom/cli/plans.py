@@ -19,7 +19,7 @@ from gpuloom.cli.connection import (
 from gpuloom.cli.output import Output, OutputOption, show
 from gpuloom.cli.tables import table_lines
 from gpuloom.kube.parse import parse_time
-from gpuloom.model.planning import GangReport, ReservationReport
+from gpuloom.model.planning import GangReport, ReservationReport, times_problem
 from gpuloom.runtime.parsers import seconds
 
 _Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the reservation.")]
@@ -87,6 +87,9 @@ def create(  # noqa: PLR0913, PLR0917 - each is an option of the command
         match_labels=dict(_label(text) for text in label or ()),
     )
     lasting_s = _lasting_s(ttl) if ttl else 0
+    problem = times_problem(wanted.start, wanted.end, lasting_s, datetime.now(UTC))
+    if problem:
+        raise typer.BadParameter(problem)
     endpoint = find_endpoint("scheduler_extender", extender, directory, os.environ)
     from gpuloom.clients.planning import PlanClient  # noqa: PLC0415 - brings gRPC along
 

@@ -102,7 +102,7 @@ def reservation_to_object(report: ReservationReport, ttl_s: int) -> dict[str, An
     if report.end is not None:
         spec["until"] = time_text(report.end)
     else:
-        spec["ttl"] = f"{ttl_s}s"
+        spec["ttl"] = f"{ttl_s // 3600}h{ttl_s % 3600}s"
     if report.match_labels:
         spec["selector"] = {"matchLabels": report.match_labels}
     return {"metadata": {"name": report.name, "namespace": report.namespace}, "spec": spec}

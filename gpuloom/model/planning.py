@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+MOST_RESERVED_S = 3650 * 86_400
+
 
 @dataclass(frozen=True, slots=True)
 class GangReport:
@@ -38,3 +40,16 @@ class ReservationReport:
     state: str = ""
     reserved: int = 0
     nodes: tuple[str, ...] = ()
+
+
+def times_problem(start: datetime | None, end: datetime | None, ttl_s: int, now: datetime) -> str:
+    """Why a reservation of these times would never count; empty if it would."""
+    if start is not None and end is not None and end <= start:
+        return "a reservation must end after it begins"
+    if end is not None and end <= now:
+        return "the end of the reservation has passed already"
+    if end is None and start is not None and ttl_s <= (now - start).total_seconds():
+        return "the reservation would be over already: its beginning and the time that it lasts have passed"
+    if ttl_s > MOST_RESERVED_S:
+        return f"a reservation lasts at most {MOST_RESERVED_S // 86_400} days"
+    return ""

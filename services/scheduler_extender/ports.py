@@ -9,6 +9,7 @@ from gpuloom.kube.client import PodBinding
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
+from gpuloom.placement.gangs.victims import DisruptionBudget
 
 
 class Binder(Protocol):
@@ -51,6 +52,11 @@ class Announcer(Protocol):
     """Events about pods; never fails."""
 
     def tell(self, pod: JsonObject, reason: str, message: str, *, warning: bool = False) -> None: ...
+
+
+class DisruptionBudgets(Protocol):
+    async def list(self) -> Sequence[DisruptionBudget]:
+        """All of the cluster, as they are now. Raise a GpuloomError: then nobody is evicted."""
 
 
 class GangSizes(Protocol):

@@ -17,8 +17,10 @@ from gpuloom.codec.pod import pod_request
 from gpuloom.errors import GpuloomError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.placement.gangs.gang import GangPlan, plan_gang
-from gpuloom.placement.gangs.preemption import Field, PreemptionPlan, plan_preemption, units_of
+from gpuloom.placement.gangs.preemption import plan_preemption
 from gpuloom.placement.gangs.sites import Member, Result, Steps, completed
+from gpuloom.placement.gangs.victims import Field, PreemptionPlan, units_of
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.command import CommandParser, run_command
 from services.scheduler_extender.planning.preemptions import Mode
@@ -59,7 +61,7 @@ async def _run(options: argparse.Namespace) -> None:
     gang = [_member(leader, kubernetes.create(f"m{i}", priority=PRIORITY)) for i in range(GANG)]
 
     async def plan_a_gang(slices: bool) -> None:
-        grounds = await _done(leader.book.grounds(PRIORITY), clock, slices)
+        grounds = await _done(leader.book.grounds(Asker("", PRIORITY)), clock, slices)
         sites = list(grounds.sites.values())
         plan = await _done(plan_gang(gang, sites, None, leader.gangs._parts.judge), clock, slices)
         assert isinstance(plan, GangPlan)
@@ -72,9 +74,9 @@ async def _run(options: argparse.Namespace) -> None:
     loop = leader.preempting(Mode.ON, 0.0)
 
     async def plan_a_preemption(slices: bool) -> None:
-        grounds: Grounds = await _done(leader.book.grounds(PRIORITY), clock, slices)
-        victims, protected = await _done(loop.candidates(grounds, PRIORITY), clock, slices)
-        units = units_of(victims, PRIORITY, protected)
+        grounds: Grounds = await _done(leader.book.grounds(Asker("", PRIORITY)), clock, slices)
+        found = await _done(loop.tenants.candidates(grounds, PRIORITY), clock, slices)
+        units = await _done(units_of(found.victims, PRIORITY, found.protected), clock, slices)
         ground = Field(grounds.sites, units, lambda name, uids: leader.book.without(grounds, name, uids))
         plan = await _done(plan_preemption([high], ground), clock, slices)
         assert isinstance(plan, PreemptionPlan)

@@ -7,235 +7,206 @@ Never chooses anybody who may not be evicted, breaks no disruption budget, and f
 all the same chooses nobody.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
+from collections import defaultdict
+from collections.abc import Sequence
 
-from gpuloom.model.objects import LabelSelector
+from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.model.request import RequestKind
+from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from gpuloom.placement.choose import choose_devices
-from gpuloom.placement.constraints.objects import SchedulablePod
 from gpuloom.placement.fit import Fit, Refusal, fit
-from gpuloom.placement.gangs.sites import Member, Seat, Site, Steps, in_tree_refusals, neighbours_of
+from gpuloom.placement.gangs.sites import (
+    Member,
+    Seat,
+    Site,
+    Steps,
+    in_tree_refusals,
+    minded,
+    neighbours_of,
+)
+from gpuloom.placement.gangs.victims import Field, PreemptionPlan, Unit
 
-Without = Callable[[str, frozenset[str]], Site | None]
-"""A node, by name, as it would be without the pods of these UIDs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Victim:
-    """A pod that may be evicted. `lost_nano_usd`: what its work since the last checkpoint has cost."""
-
-    pod: SchedulablePod
-    node_name: str
-    lost_s: float = 0.0
-    lost_nano_usd: int = 0
-    gang: str = ""
-
-    @property
-    def uid(self) -> str:
-        return self.pod.uid
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What leaves together. `order`: the lowest priority first, then the fewest pods, then the least loss."""
-
-    name: str
-    victims: tuple[Victim, ...]
-    order: tuple[int, int, int, str] = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        victims = self.victims
-        priority = victims[0].pod.priority if len(victims) == 1 else max(v.pod.priority for v in victims)
-        lost = victims[0].lost_nano_usd if len(victims) == 1 else sum(v.lost_nano_usd for v in victims)
-        object.__setattr__(self, "order", (priority, len(victims), lost, self.name))
-
-    @property
-    def priority(self) -> int:
-        return self.order[0]
-
-    @property
-    def lost_nano_usd(self) -> int:
-        return self.order[2]
-
-    @property
-    def uids(self) -> frozenset[str]:
-        return frozenset(victim.uid for victim in self.victims)
-
-
-@dataclass(frozen=True, slots=True)
-class DisruptionBudget:
-    """A PodDisruptionBudget. `selector` None selects nobody; `allowed` is how many may go now."""
-
-    namespace: str
-    selector: LabelSelector | None
-    allowed: int
-
-    def covers(self, pod: SchedulablePod) -> bool:
-        return (
-            pod.namespace == self.namespace
-            and self.selector is not None
-            and self.selector.matches(pod.labels)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PreemptionPlan:
-    """`seats` are where the pods go once the victims have left."""
-
-    seats: tuple[Seat, ...]
-    units: tuple[Unit, ...]
-
-    @property
-    def victims(self) -> tuple[Victim, ...]:
-        return tuple(victim for unit in self.units for victim in unit.victims)
-
-    @property
-    def lost_nano_usd(self) -> int:
-        return sum(unit.lost_nano_usd for unit in self.units)
-
-    @property
-    def cost(self) -> tuple[int, int, int, str]:
-        names = ",".join(sorted(seat.node_name for seat in self.seats))
-        priority = max((unit.priority for unit in self.units), default=-(2**31))
-        return priority, len(self.victims), self.lost_nano_usd, names
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """All that a preemption is planned on. `units` are those that may be evicted for this preemptor."""
-
-    sites: Mapping[str, Site]
-    units: Sequence[Unit]
-    without: Without
-    budgets: Sequence[DisruptionBudget] = ()
-    by_node: Mapping[str, Sequence[Unit]] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        by_node: defaultdict[str, list[Unit]] = defaultdict(list)
-        for unit in sorted(self.units, key=attrgetter("order")):
-            if len(unit.victims) == 1:
-                by_node[unit.victims[0].node_name].append(unit)
-                continue
-            for name in {victim.node_name for victim in unit.victims}:
-                by_node[name].append(unit)
-        object.__setattr__(self, "by_node", dict(by_node))
-
-    def allows(self, units: Sequence[Unit]) -> bool:
-        """Whether no budget is broken if all of these go."""
-        spent: Counter[int] = Counter(
-            place
-            for unit in units
-            for victim in unit.victims
-            for place, budget in enumerate(self.budgets)
-            if budget.covers(victim.pod)
-        )
-        return all(count <= self.budgets[place].allowed for place, count in spent.items())
-
-
-def units_of(victims: Sequence[Victim], priority: int, protected: frozenset[str]) -> list[Unit]:
-    """What a pod of this priority may have evicted. A gang with one pod that may not go stays whole."""
-    gangs: defaultdict[str, list[Victim]] = defaultdict(list)
-    units: list[Unit] = []
-    for victim in victims:
-        if victim.gang:
-            gangs[victim.gang].append(victim)
-        elif victim.pod.priority < priority and victim.uid not in protected:
-            units.append(Unit(f"pod {victim.pod.namespace}/{victim.pod.name}", (victim,)))
-    together = [Unit(f"gang {name}", tuple(members)) for name, members in sorted(gangs.items())]
-    return units + [unit for unit in together if unit.priority < priority and not unit.uids & protected]
+SITES_A_STEP = 16
 
 
 def plan_preemption(members: Sequence[Member], field_: Field) -> Steps[PreemptionPlan | None]:
     """For one pod, or for all of a gang in turn; None if no eviction helps."""
-    chosen: list[Unit] = []
-    seats: list[Seat] = []
-    sites, without = dict(field_.sites), field_.without
+    ground = _Ground(field_)
     for member in members:
-        ground = _Ground(sites, without, chosen, field_)
-        found = yield from _cheapest(member, ground, anywhere=len(members) > 1)
-        if found is None:
+        found = yield from ground.cheapest(member, anywhere=len(members) > 1)
+        if found is None or not ground.seat(member, *found):
             return None
-        node_name, units = found
-        chosen += units
-        site = ground.cleared(node_name, chosen)
-        if site is None:
-            return None
-        devices = choose_devices(member.request, site.view)
-        if isinstance(devices, Refusal):
-            return None
-        seats.append(Seat(member.uid, node_name, devices))
-        without = _with_seat(without, member, seats[-1])
-        for name in {victim.node_name for unit in chosen for victim in unit.victims} | {node_name}:
-            changed = without(name, _uids(chosen))
-            if changed is not None:
-                sites[name] = changed
-    if len(members) == 1:
-        return PreemptionPlan(tuple(seats), tuple(chosen))
-    return (yield from _spared(members, field_, PreemptionPlan(tuple(seats), tuple(chosen))))
+    plan = PreemptionPlan(tuple(ground.seats), tuple(ground.chosen))
+    return plan if len(members) == 1 else (yield from _spared(members, field_, plan))
 
 
-@dataclass(frozen=True, slots=True)
+_Option = tuple[tuple[int, int, int, str], str, list[Unit]]
+
+
 class _Ground:
-    """The sites as they are once those chosen so far have left."""
+    """The sites as they become: those chosen so far have left, and those who have their seats are there."""
 
-    sites: Mapping[str, Site]
-    without: Without
-    chosen: Sequence[Unit]
-    field: Field
+    def __init__(self, field_: Field) -> None:
+        self.field = field_
+        self.sites = dict(field_.sites)
+        self.chosen: list[Unit] = []
+        self.seats: list[Seat] = []
+        self._gone: frozenset[str] = frozenset()
+        self._seated: defaultdict[str, list[tuple[Member, Seat]]] = defaultdict(list)
+        self._options: dict[str, _Option | None] = {}
+        """Where somebody might leave, and what that costs at least."""
+        self._full: set[str] = set()
+        """Where there is no place unless somebody leaves."""
+        self._kind: Member | None = None
+        """For whom, and for whoever is alike, these two hold."""
+        self._beside: list[Site] = []
+        """With those pods alone that the present member may mind, or that may mind it."""
+
+    def cheapest(self, member: Member, *, anywhere: bool) -> Steps[tuple[str, list[Unit]] | None]:
+        """`anywhere`: also where nobody has to leave."""
+        self._beside = (yield from minded(member.pod, self.sites.values())) if self._minds(member) else []
+        if self._kind is None or self._beside or not _is_alike(self._kind, member):
+            self._kind, self._options, self._full = member, {}, set()
+        if anywhere:
+            free = yield from self._free(member)
+            if free:
+                return free, []
+        best: tuple[tuple[int, int, int, str], str, list[Unit]] | None = None
+        for floor, name, units in (yield from self._sorted_options(member)):
+            if best is not None and best[0] <= floor:
+                break
+            yield
+            if name in member.avoid:
+                continue
+            found = yield from _least(member, name, units, self, floor[1])
+            if found is not None:
+                cost = _cost(found, name)
+                if best is None or cost < best[0]:
+                    best = cost, name, found
+        return None if best is None else (best[1], best[2])
+
+    def seat(self, member: Member, node_name: str, units: Sequence[Unit]) -> bool:
+        """These leave, and the pod comes; False if that can't be after all."""
+        self.chosen += units
+        self._gone = _uids(self.chosen)
+        site = self.cleared(node_name, ())
+        devices = None if site is None else choose_devices(member.request, site.view)
+        if devices is None or isinstance(devices, Refusal):
+            return False
+        seat = Seat(member.uid, node_name, devices)
+        self.seats.append(seat)
+        self._seated[node_name].append((member, seat))
+        for name in {victim.node_name for unit in units for victim in unit.victims} | {node_name}:
+            changed = self.cleared(name, ()) if name in self.sites else None
+            if changed is not None:
+                self.sites[name] = changed
+            self._options.pop(name, None)
+            self._full.discard(name)
+        return True
 
     def cleared(self, node_name: str, units: Sequence[Unit]) -> Site | None:
-        return self.without(node_name, _uids(units))
+        """The node once these have left, too."""
+        site = self.field.without(node_name, self._gone | _uids(units))
+        for member, seat in self._seated[node_name] if site is not None else ():
+            site = site.with_pod(member, seat.devices) if site is not None else None
+        return site
 
     def takes(self, member: Member, node_name: str, units: Sequence[Unit]) -> bool:
         """Whether the pod has a place there once these have left too."""
-        gone = [*self.chosen, *units]
-        site = self.cleared(node_name, gone)
-        if site is None or in_tree_refusals(member, site):
-            return False
-        if not isinstance(fit(member.request, site.view), Fit):
-            return False
-        if not member.pod.minds_neighbours and not any(pod.anti_affinity for pod in site.pods):
-            return True
-        uids = _uids(gone)
-        sites = [
-            site if each.name == node_name else _without_pods(each, uids) for each in self.sites.values()
-        ]
-        return not neighbours_of(member.pod, sites).refusals(site.node)
+        site = self.cleared(node_name, units)
+        return site is not None and self._fits(member, site, _uids(units))
 
     def allows(self, units: Sequence[Unit]) -> bool:
         return self.field.allows([*self.chosen, *units])
 
+    def _fits(self, member: Member, site: Site, gone: frozenset[str]) -> bool:
+        if in_tree_refusals(member, site) or not isinstance(fit(member.request, site.view), Fit):
+            return False
+        if not self._beside:
+            return True
+        sites = [site if each.name == site.name else _without_pods(each, gone) for each in self._beside]
+        return not neighbours_of(member.pod, sites).refusals(site.node)
 
-def _cheapest(member: Member, ground: _Ground, *, anywhere: bool) -> Steps[tuple[str, list[Unit]] | None]:
-    """`anywhere`: also where nobody has to leave."""
-    best: tuple[tuple[int, int, int, str], str, list[Unit]] | None = None
-    taken = {unit.name for unit in ground.chosen}
-    options = []
-    for name in ground.sites:
-        units = [unit for unit in ground.field.by_node.get(name, ()) if unit.name not in taken]
-        if anywhere:
-            options.append((_cost((), name), name, units))
-        elif units:
-            lowest = units[0].priority
-            least = min(unit.lost_nano_usd for unit in units if unit.priority == lowest)
-            options.append(((lowest, 1, least, name), name, units))
-    for floor, name, units in sorted(options, key=lambda option: option[0]):
-        if best is not None and best[0] <= floor:
+    def _minds(self, member: Member) -> bool:
+        return member.pod.minds_neighbours or any(
+            pod.anti_affinity for site in self.sites.values() for pod in site.pods
+        )
+
+    def _free(self, member: Member) -> Steps[str]:
+        """Where it has a place as things are; empty if nowhere."""
+        for count, (name, site) in enumerate(self.sites.items(), 1):
+            if count % SITES_A_STEP == 0:
+                yield
+            if name in self._full or name in member.avoid:
+                continue
+            if self._fits(member, site, frozenset()):
+                return name
+            self._full.add(name)
+        return ""
+
+    def _sorted_options(self, member: Member) -> "Steps[list[_Option]]":
+        taken = {unit.name for unit in self.chosen}
+        for count, name in enumerate(self.sites, 1):
+            if count % SITES_A_STEP == 0:
+                yield
+            if name in self._options:
+                continue
+            units = [unit for unit in self.field.by_node.get(name, ()) if unit.name not in taken]
+            fewest = _fewest(member, self.sites[name], units)
+            lost = 0
+            if fewest == 1:
+                lost = min(unit.lost_nano_usd for unit in units if unit.priority == units[0].priority)
+            elif fewest:
+                lost = sum(sorted(unit.lost_nano_usd for unit in units)[:fewest])
+            self._options[name] = ((units[0].priority, fewest, lost, name), name, units) if fewest else None
+        return sorted((option for option in self._options.values() if option), key=lambda each: each[0])
+
+
+def _is_alike(one: Member, other: Member) -> bool:
+    mine, theirs = one.pod, other.pod
+    return (
+        one.request == other.request
+        and one.avoid == other.avoid
+        and mine.requests == theirs.requests
+        and mine.node_selector == theirs.node_selector
+        and mine.required_terms == theirs.required_terms
+        and mine.tolerations == theirs.tolerations
+    )
+
+
+def _fewest(member: Member, site: Site, units: Sequence[Unit]) -> int:
+    """No fewer units than these would do, by the bare sum of cards; 0 if all of them would not do."""
+    gpu = member.request.gpu
+    cards = site.view.gpus
+    is_open = not site.view.closed_reason and not any(card.closed_reason for card in cards)
+    if not units or gpu.kind is not RequestKind.WHOLE or gpu.count == 1 or not is_open:
+        return min(1, len(units))
+    short = gpu.count * gpu.milli - sum(card.free_share_milli for card in cards)
+    fewest = 0
+    for size in sorted((_milli(unit, site.name) for unit in units), reverse=True):
+        if short <= 0:
             break
-        yield
-        if name in member.avoid:
-            continue
-        found = _least(member, name, units, ground)
-        if found is not None:
-            cost = _cost(found, name)
-            if best is None or cost < best[0]:
-                best = cost, name, found
-    return None if best is None else (best[1], best[2])
+        short -= size
+        fewest += 1
+    return 0 if short > 0 else max(1, fewest)
 
 
-def _least(member: Member, node_name: str, units: Sequence[Unit], ground: _Ground) -> list[Unit] | None:
+def _milli(unit: Unit, node_name: str) -> int:
+    """At most so much of the node's cards becomes free with it."""
+    asked = [victim.pod.requests for victim in unit.victims if victim.node_name == node_name]
+    whole = sum(each.get(RESOURCE_NVIDIA_GPU, 0) for each in asked)
+    slices = sum(
+        amount
+        for each in asked
+        for name, amount in each.items()
+        if name.startswith(RESOURCE_NVIDIA_MIG_PREFIX)
+    )
+    return sum(each.get(RESOURCE_GPU_MILLI, 0) for each in asked) + MILLI_PER_GPU * (whole + slices)
+
+
+def _least(
+    member: Member, node_name: str, units: Sequence[Unit], ground: _Ground, fewest: int
+) -> Steps[list[Unit] | None]:
     """The units of one node to evict; empty if it fits without. None if no eviction there helps."""
     if not ground.takes(member, node_name, units):
         return None
@@ -243,20 +214,29 @@ def _least(member: Member, node_name: str, units: Sequence[Unit], ground: _Groun
         return []
     for threshold in sorted({unit.priority for unit in units}):
         pool = [unit for unit in units if unit.priority <= threshold]
-        alone = [unit for unit in pool if ground.allows([unit]) and ground.takes(member, node_name, [unit])]
+        alone: list[Unit] = []
+        for unit in pool if fewest <= 1 else ():
+            yield
+            if ground.allows([unit]) and ground.takes(member, node_name, [unit]):
+                alone.append(unit)
         if alone:
             return [min(alone, key=lambda unit: (len(unit.victims), unit.lost_nano_usd, unit.name))]
-        sets = [_irreducible(member, node_name, order, ground) for order in _orders(pool, node_name)]
-        found = [each for each in sets if each is not None]
+        found: list[list[Unit]] = []
+        for order in _orders(pool, node_name):
+            enough = yield from _irreducible(member, node_name, order, ground)
+            found += [enough] if enough is not None else []
         if found:
             return min(found, key=lambda each: _cost(each, node_name))
     return None
 
 
-def _irreducible(member: Member, node_name: str, units: Sequence[Unit], ground: _Ground) -> list[Unit] | None:
+def _irreducible(
+    member: Member, node_name: str, units: Sequence[Unit], ground: _Ground
+) -> Steps[list[Unit] | None]:
     """Take them in this order until the pod fits, then spare everybody it fits with; the dearest first."""
     chosen: list[Unit] = []
     for unit in units:
+        yield
         if ground.allows([*chosen, unit]):
             chosen.append(unit)
             if ground.takes(member, node_name, chosen):
@@ -264,6 +244,7 @@ def _irreducible(member: Member, node_name: str, units: Sequence[Unit], ground: 
     else:
         return None
     for unit in sorted(chosen, key=lambda each: each.order, reverse=True):
+        yield
         rest = [each for each in chosen if each is not unit]
         if ground.takes(member, node_name, rest):
             chosen = rest
@@ -280,45 +261,49 @@ def _orders(units: Sequence[Unit], node_name: str) -> tuple[Sequence[Unit], Sequ
     return units, sorted(units, key=lambda unit: (unit.priority, -size(unit), unit.order))
 
 
-def _spared(members: Sequence[Member], field_: Field, plan: PreemptionPlan) -> Steps[PreemptionPlan]:
-    """Without those who were chosen for one pod and are not needed after the choice for another."""
-    kept = list(plan.units)
+def _spared(members: Sequence[Member], field_: Field, plan: PreemptionPlan) -> Steps[PreemptionPlan | None]:
+    """Without those who were chosen for one pod and are not needed after the choice for another.
+
+    None if the pods can't be there together after all.
+    """
+    kept, seats = list(plan.units), (yield from _seated(members, field_, plan.units, plan.seats))
+    if seats is None:
+        return None
     for unit in sorted(plan.units, key=lambda each: each.order, reverse=True):
-        yield
         rest = [each for each in kept if each is not unit]
-        if _seated(members, field_, rest, plan.seats) is not None:
-            kept = rest
-    return PreemptionPlan(plan.seats, tuple(kept))
+        found = yield from _seated(members, field_, rest, seats)
+        if found is not None:
+            kept, seats = rest, found
+    return PreemptionPlan(seats, tuple(kept))
 
 
 def _seated(
     members: Sequence[Member], field_: Field, units: Sequence[Unit], seats: Sequence[Seat]
-) -> Mapping[str, Site] | None:
-    """The nodes with all pods in their seats when only these leave; None if one of them has no room."""
-    by_uid = {member.uid: member for member in members}
+) -> Steps[tuple[Seat, ...] | None]:
+    """Devices on the same nodes when only these leave; None if a pod has no room, or is kept out."""
+    by_uid, uids = {member.uid: member for member in members}, _uids(units)
     sites: dict[str, Site] = {}
+    found: list[Seat] = []
     for seat in seats:
+        yield
         member = by_uid[seat.uid]
-        site = sites.get(seat.node_name) or field_.without(seat.node_name, _uids(units))
+        site = sites.get(seat.node_name) or field_.without(seat.node_name, uids)
         if site is None or in_tree_refusals(member, site):
             return None
         devices = choose_devices(member.request, site.view)
-        if isinstance(devices, Refusal) or {each.device for each in devices} != {
-            each.device for each in seat.devices
-        }:
+        if isinstance(devices, Refusal):
             return None
+        found.append(Seat(seat.uid, seat.node_name, devices))
         sites[seat.node_name] = site.with_pod(member, devices)
-    return sites
-
-
-def _with_seat(without: Without, member: Member, seat: Seat) -> Without:
-    """The same nodes, with this pod in its seat."""
-
-    def seen(name: str, uids: frozenset[str]) -> Site | None:
-        site = without(name, uids)
-        return site.with_pod(member, seat.devices) if site is not None and name == seat.node_name else site
-
-    return seen
+    everywhere = [sites.get(name) or _without_pods(site, uids) for name, site in field_.sites.items()]
+    keep_apart = any(pod.anti_affinity for site in everywhere for pod in site.pods)
+    for seat in found:
+        member = by_uid[seat.uid]
+        if member.pod.minds_neighbours or keep_apart:
+            beside = yield from minded(member.pod, everywhere)
+            if neighbours_of(member.pod, beside).refusals(sites[seat.node_name].node):
+                return None
+    return tuple(found)
 
 
 def _without_pods(site: Site, uids: frozenset[str]) -> Site:

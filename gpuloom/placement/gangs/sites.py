@@ -3,7 +3,7 @@
 Values only; decides nothing but what a node is like once a pod has been placed there.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -16,6 +16,8 @@ from gpuloom.placement.devices import NodeView
 from gpuloom.placement.fit import Refusal
 from gpuloom.placement.occupancy.taken import with_taken
 from gpuloom.placement.score import Scored, evaluate
+
+SITES_A_STEP = 32
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
@@ -81,6 +83,24 @@ def in_tree_refusals(member: Member, site: Site) -> tuple[str, ...]:
 
 def neighbours_of(pod: SchedulablePod, sites: Sequence[Site]) -> Neighbours:
     return Neighbours(pod, [(site.node, [other for other in site.pods if other != pod]) for site in sites])
+
+
+def minded(pod: SchedulablePod, sites: Iterable[Site]) -> Steps[list[Site]]:
+    """The nodes with those pods alone that this one minds, or that may mind it: mostly few of them."""
+    selectors = [rule.selector for rule in pod.spread]
+    selectors += [term.selector for term in (*pod.affinity, *pod.anti_affinity)]
+    found: list[Site] = []
+    for count, site in enumerate(sites, 1):
+        if count % SITES_A_STEP == 0:
+            yield
+        pods = tuple(
+            other
+            for other in site.pods
+            if other.anti_affinity
+            or any(each is not None and each.matches(other.labels) for each in selectors)
+        )
+        found.append(site if len(pods) == len(site.pods) else replace(site, pods=pods))
+    return found
 
 
 def completed(steps: Steps[Result]) -> Result:

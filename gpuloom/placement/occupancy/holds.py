@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpuloom.catalog import load_catalog
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
-from gpuloom.model.ledger import Claim, EntryState, Hold, NodeLedger
+from gpuloom.model.ledger import POD_OWNER, RESERVATION_OWNER, Claim, EntryState, Hold, NodeLedger
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.placement.occupancy.taken import NOTHING, Taken, predicted_devices
@@ -53,9 +53,12 @@ def held_back(
 ) -> dict[str, Taken]:
     """What is taken of each GPU, by UUID, with what holds keep back of it."""
     kept = dict(taken)
-    for hold in holds:
-        if hold.device is not None:
-            by_number = mode is NodeMode.NVIDIA
+    by_number, held = mode is NodeMode.NVIDIA, list(holds)
+    promised = {each.device.device for each in held if each.device and each.owner.kind == POD_OWNER}
+    for hold in held:
+        # What a pod was promised of a reservation is held twice, and counts as the one device that it is.
+        is_promised = hold.owner.kind == RESERVATION_OWNER and hold.device and hold.device.device in promised
+        if hold.device is not None and not (by_number and is_promised):
             device = _counted(hold.device, kept, gpus) if by_number else hold.device
             _keep_back(kept, device, held_reason(hold), gpus)
     return kept

@@ -6,7 +6,7 @@ from gpuloom.codec.scheduling import label_selector
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject, metadata_of
 from gpuloom.kube.resources import PDBS
-from gpuloom.placement.gangs.preemption import DisruptionBudget
+from gpuloom.placement.gangs.victims import DisruptionBudget
 
 
 class KubernetesBudgets:

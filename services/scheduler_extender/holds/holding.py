@@ -66,8 +66,18 @@ class Holding:
         self._clock = clock
         self._begun_s: dict[str, float] = {}
 
-    async def take(self, wanted: Hold, ttl_s: int, *, allow_used: bool = False) -> Hold:
-        """The hold, in force. ConflictError if what is wanted is in use, held, or the name is taken."""
+    async def take(
+        self,
+        wanted: Hold,
+        ttl_s: int,
+        *,
+        allow_used: bool = False,
+        beside: frozenset[str] = frozenset(),
+    ) -> Hold:
+        """The hold, in force. ConflictError if what is wanted is in use, held, or the name is taken.
+
+        `beside` are names of holds that it may overlap, because they let the same pod through.
+        """
         self._refuse_unready()
         _check(wanted.name, ttl_s)
         wanted = replace(wanted, device=_plain(wanted.device))
@@ -76,7 +86,7 @@ class Holding:
             raise ConflictError(f"there is another hold of the name {wanted.name}")
         timeout_s = self._time_to_write_s()
         hold = replace(known or wanted, expires=self._after(ttl_s))
-        reason = self._refusal(hold, allow_used)
+        reason = self._refusal(hold, allow_used, beside)
         if reason:
             raise ConflictError(reason)
         if known is None:
@@ -199,14 +209,18 @@ class Holding:
             return
         self._end(hold, message)
 
-    def _refusal(self, hold: Hold, allow_used: bool) -> str:
+    def _refusal(self, hold: Hold, allow_used: bool, beside: frozenset[str]) -> str:
         ledger = self._ledger
         uid = ledger.node_uid(hold.node_name)
         if uid is None:
             return f"node {hold.node_name} does not exist"
         if hold.node_uid not in ("", uid):
             return f"node {hold.node_name} is another one by now"
-        holds = [each for each in self._holds.on(hold.node_name) if each.is_about(hold.node_name, uid)]
+        holds = [
+            each
+            for each in self._holds.on(hold.node_name)
+            if each.is_about(hold.node_name, uid) and each.name not in beside
+        ]
         claims = ledger.claims(hold.node_name)
         return take_refusal(hold, claims, holds, ledger.facts(hold.node_name), allow_used)
 

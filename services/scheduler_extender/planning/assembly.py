@@ -56,13 +56,13 @@ def plan_server(app: App, config: PlanningConfig, seen: PlanningGrounds, means: 
     """The loop runs as one of the app's from now on."""
     planner = build_planner(app, config, seen, means)
     objects = KubernetesReservations(means.client)
-    return PlanServer(planner, seen.reservations, objects, means.leadership.unready_reason)
+    return PlanServer(planner, seen.reservations, objects, means.leadership.unready_reason, app.clock)
 
 
 def build_planner(app: App, config: PlanningConfig, seen: PlanningGrounds, means: PlanningMeans) -> Planner:
     state, ledger, pods = seen.state, seen.state.ledger, seen.sources.pods.informer
     promises = Promises(means.holding, ledger.holds, state.views, at_once)
-    book = SiteBook(state.views, ledger, seen.sources.nodes, pods)
+    book = SiteBook(state.views, ledger, seen.sources.nodes, pods, seen.reservations.entitlement_of)
     evictions, announcer = KubernetesEvictions(means.client), PodAnnouncer(means.recorder)
     board = seen.guard.board
     gangs = GangLoop(

@@ -10,44 +10,39 @@ a gang is bound.
 """
 
 import logging
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from gpuloom.codec.pod import bound_node, pod_ref, pod_request
+from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
 from gpuloom.errors import GpuloomError, InvalidRequestError
-from gpuloom.kube.objects import JsonObject, uid_of
-from gpuloom.model.ledger import Hold
+from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.model.planning import GangReport
-from gpuloom.model.request import PodRequest
 from gpuloom.placement.gangs.gang import DomainWish, GangPlan, GangRefusal, plan_gang
 from gpuloom.placement.gangs.sites import Judge, Member
 from gpuloom.placement.gangs.turns import Turns, Waiting
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.placement.potential import Prices, neutral_prices
 from gpuloom.runtime.clock import Clock
-from services.scheduler_extender.core.gangs.guard import Board, Standing
-from services.scheduler_extender.core.gangs.index import GANG, PLANNED
+from services.scheduler_extender.core.gangs.guard import NO_RESERVATION, Board, Standing
+from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.core.gangs.phases import (
     Gang,
     Phase,
-    gangs_of,
-    is_covered,
-    phase_of,
-    standing_reason,
 )
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.planning.promises import Promises
+from services.scheduler_extender.planning.roll import SLACK_S, Roll, RollParts
 from services.scheduler_extender.planning.sites import Grounds, Observed, SiteBook
 from services.scheduler_extender.planning.slices import in_slices
 from services.scheduler_extender.ports import Announcer, Evictions, GangSizes
 
-SLACK_S = 600
-"""Holds of a gang outlive its deadline by so much: they end with its eviction, not by themselves."""
 REASON = "reserved for a gang"
 MOST_MISSES = 2
 AVOIDED_S = 300.0
 JUDGED_S = 60.0
+MOST_TRIED, TRIED_AGAIN_S = 8, 10.0
+"""Of the gangs that wait the first few are planned at every turn, the others after so long again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0
 
 _log = logging.getLogger(__name__)
@@ -70,41 +65,26 @@ class GangParts:
     prices: Callable[[], Prices] = neutral_prices
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What is better kept from turn to turn; without it only time is lost."""
-
-    size: int | None = None
-    """As its owner says, where its pods don't."""
-    deadline: datetime | None = None
-    paused_until_s: float = 0.0
-    pauses: int = 0
-    told: str = ""
-    judged_s: float = -math.inf
-    """When it was last found out whether it would fit if nobody else were there."""
-    avoided: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When each pod and node may be planned together again."""
-
-
 class GangLoop:
     def __init__(self, parts: GangParts, clock: Clock, turns: Turns | None = None) -> None:
         self._parts = parts
         self._clock = clock
         self._turns = turns or Turns()
-        self._memory: dict[str, _Memory] = {}
-        self._fits_ever: dict[str, bool] = {}
-        self.reports: tuple[GangReport, ...] = ()
+        self.roll = Roll(
+            RollParts(parts.pods, parts.ledger, parts.promises, parts.board, parts.announcer, parts.sizes),
+            clock,
+        )
         self.unplaced: dict[str, tuple[Gang, str]] = {}
         """Gangs that wait for room, with the reason: preemption looks here."""
 
+    @property
+    def reports(self) -> tuple[GangReport, ...]:
+        return self.roll.reports
+
     async def turn(self) -> None:
-        await self._learn_sizes()
+        await self.roll.learn()
         await self._give_back_orphans()
-        # From here to the board nobody else runs: whoever is refused there has no bind under way that is not
-        # known here.
-        gangs = self._gather()
-        phases = {name: self._phase(gang) for name, gang in gangs.items()}
-        self._publish(gangs, phases, {})
+        gangs, phases = await in_slices(self.roll.look({}), self._clock)
         for name in sorted(name for name, phase in phases.items() if phase is Phase.OVERDUE):
             await self._end(gangs[name])
         for name, phase in phases.items():
@@ -112,65 +92,19 @@ class GangLoop:
                 await self._parts.promises.drop(self._unneeded(gangs[name]))
             elif phase in (Phase.WAITING, Phase.RESERVED):
                 await self._give_back_missed(gangs[name])
-        waiting = [gang for gang in gangs.values() if self._phase(gang) is Phase.WAITING]
+        waiting = [gang for gang in gangs.values() if self.roll.phase(gang) is Phase.WAITING]
         refused = await self._place(waiting)
-        self.unplaced = {name: (gangs[name], why) for name, why in refused.items()}
-        gangs = self._gather()
-        self._publish(gangs, {name: self._phase(gang) for name, gang in gangs.items()}, refused)
-
-    def _gather(self) -> dict[str, Gang]:
-        gangs = gangs_of(self._parts.pods.by_index(PLANNED, GANG), self._parts.ledger.has_attempt)
-        self._memory = {name: self._memory.get(name, _Memory()) for name in gangs}
-        for gang in gangs.values():
-            size = gang.membership.size or self._memory[gang.name].size
-            gang.membership = replace(gang.membership, size=size)
-        return gangs
-
-    async def _learn_sizes(self) -> None:
-        for gang in self._gather().values():
-            if gang.membership.size is None and gang.waiting:
-                size = await self._parts.sizes.size_of(gang.waiting[0])
-                self._memory.setdefault(gang.name, _Memory()).size = size
+        await in_slices(self.roll.look(refused), self._clock)
 
     async def _give_back_orphans(self) -> None:
         """Promises for gangs to pods that are gone, or are in no gang any more."""
-        waiting = {uid_of(pod) for gang in self._gather().values() for pod in gang.alive}
         orphans = [
             hold.name
             for hold in self._parts.promises.all()
-            if hold.reason == REASON and hold.owner.uid not in waiting
+            if hold.reason == REASON and not _is_alive(self._parts.pods.by_uid(hold.owner.uid or ""))
         ]
         if orphans:
             await self._parts.promises.give_back(orphans)
-
-    def _phase(self, gang: Gang) -> Phase:
-        deadline = self._deadline(gang)
-        overdue = deadline is not None and self._clock.now() >= deadline
-        return phase_of(gang, self._promised(gang), overdue)
-
-    def _promised(self, gang: Gang) -> frozenset[str]:
-        return frozenset(uid for pod in gang.waiting if self._is_promised(uid := uid_of(pod), pod))
-
-    def _is_promised(self, uid: str, pod: JsonObject) -> bool:
-        request = _request(pod)
-        return request is not None and is_covered(request, self._parts.promises.of(uid))
-
-    def _deadline(self, gang: Gang) -> datetime | None:
-        """Of a gang that has places, or is bound in part. None: it may wait as long as it likes."""
-        memory = self._memory[gang.name]
-        holds = self._holds(gang)
-        if not gang.unsettled or not (holds or gang.has_begun):
-            memory.deadline = None
-            return None
-        expiries = [hold.expires for hold in holds if hold.expires is not None]
-        if expiries:
-            memory.deadline = min(expiries) - timedelta(seconds=SLACK_S)
-        elif memory.deadline is None:
-            memory.deadline = self._clock.now() + timedelta(seconds=gang.membership.timeout_s)
-        return memory.deadline
-
-    def _holds(self, gang: Gang) -> list[Hold]:
-        return [hold for pod in gang.unsettled for hold in self._parts.promises.of(uid_of(pod))]
 
     def _unneeded(self, gang: Gang) -> list[str]:
         """What an incomplete gang has reserved, unless pods of it run already: then the rest must stay."""
@@ -195,7 +129,7 @@ class GangLoop:
         if left:
             return
         await self._parts.promises.drop([uid_of(pod) for pod in [*gang.alive, *gang.leaving]])
-        memory = self._memory[gang.name]
+        memory = self.roll.memory[gang.name]
         memory.deadline = None
         memory.pauses += 1
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(memory.pauses - 1, 10))
@@ -205,7 +139,7 @@ class GangLoop:
 
     async def _give_back_missed(self, gang: Gang) -> None:
         """Places that kube-scheduler did not offer twice: it knows something about them that we do not."""
-        board, memory = self._parts.board, self._memory[gang.name]
+        board, memory = self._parts.board, self.roll.memory[gang.name]
         missed = [uid_of(pod) for pod in gang.waiting if board.misses[uid_of(pod)] >= MOST_MISSES]
         if not missed:
             return
@@ -220,33 +154,39 @@ class GangLoop:
         await self._parts.promises.drop(moving)
 
     async def _place(self, waiting: Sequence[Gang]) -> dict[str, str]:
-        """Why each that was tried and did not get its places did not."""
+        """Why each did not get its places. Those that were tried are `unplaced`."""
         refused: dict[str, str] = {}
+        self.unplaced = {}
         now_s = self._clock.monotonic()
-        ready = [gang for gang in waiting if self._memory[gang.name].paused_until_s <= now_s]
+        ready = [gang for gang in waiting if self.roll.memory[gang.name].paused_until_s <= now_s]
         by_name = {gang.name: gang for gang in waiting}
         refused |= {
             gang.name: "its time was over; it is tried again later" for gang in waiting if gang not in ready
         }
         entries = [Waiting(gang.name, gang.priority, gang.created) for gang in ready]
         tried: list[Waiting] = []
-        for entry in self._turns.in_order(entries, lambda name: self._fits_ever.get(name, True)):
-            reason = await self._place_one(by_name[entry.name])
+        for entry in self._turns.in_order(entries, lambda name: self.roll.memory[name].fits_ever):
+            memory = self.roll.memory[entry.name]
+            reason = memory.refused
+            if len(tried) < MOST_TRIED or not reason or now_s >= memory.tried_again_s:
+                reason = memory.refused = await self._place_one(by_name[entry.name])
+                memory.tried_again_s = now_s + TRIED_AGAIN_S
             if reason:
                 refused[entry.name] = reason
+                self.unplaced[entry.name] = by_name[entry.name], reason
                 await self._look_further(entry, by_name[entry.name])
                 tried.append(entry)
             else:
                 self._turns.placed(entry, tried)
         behind = [entry for entry in entries if entry.name in by_name and entry.name not in refused]
         for entry in behind:
-            if self._phase(by_name[entry.name]) is Phase.WAITING:
+            if self.roll.phase(by_name[entry.name]) is Phase.WAITING:
                 refused[entry.name] = "a larger gang before it has waited long enough and comes first"
         return refused
 
     async def _place_one(self, gang: Gang) -> str:
         """Empty if all its pods have places now."""
-        unpromised = [pod for pod in gang.waiting if not self._is_promised(uid_of(pod), pod)]
+        unpromised = [pod for pod in gang.waiting if not self.roll.is_promised(uid_of(pod), pod)]
         if not gang.has_begun:
             unpromised = gang.waiting
         if not await self._parts.promises.drop([uid_of(pod) for pod in unpromised]):
@@ -255,24 +195,32 @@ class GangLoop:
         unreadable = [why for why in members if isinstance(why, str)]
         if unreadable:
             return unreadable[0]
-        grounds = await in_slices(self._parts.book.grounds(gang.priority), self._clock)
+        asker = self._parts.book.asker(unpromised, gang.priority)
+        grounds = await in_slices(self._parts.book.grounds(asker), self._clock)
         outcome = await self._plan(gang, [m for m in members if isinstance(m, Member)], grounds)
         if isinstance(outcome, GangRefusal):
             return outcome.reason
-        return await self._reserve(gang, unpromised, outcome)
+        return await self._reserve(gang, unpromised, outcome, asker)
 
     async def _plan(self, gang: Gang, members: list[Member], grounds: Grounds) -> GangPlan | GangRefusal:
-        wish = self._wish(gang, grounds)
-        sites = list(grounds.sites.values())
-        work = plan_gang(members, sites, wish, self._parts.judge, self._parts.prices())
-        return await in_slices(work, self._clock)
+        """In what is reserved for it, if it fits there; else anywhere, unless it insists."""
+        wish, insists = self._wish(gang, grounds), grounds.asker.insists
+        outcome: GangPlan | GangRefusal = GangRefusal(NO_RESERVATION, len(members))
+        everywhere = [] if insists else list(grounds.sites.values())
+        for sites in (self._parts.book.within_reservations(grounds), everywhere):
+            if sites:
+                work = plan_gang(members, sites, wish, self._parts.judge, self._parts.prices())
+                outcome = await in_slices(work, self._clock)
+            if isinstance(outcome, GangPlan):
+                break
+        return outcome
 
     def _wish(self, gang: Gang, grounds: Grounds) -> DomainWish | None:
         wish = gang.membership.wish
         if wish is None or not wish.required:
             return wish
         nodes = [bound_node(pod) or "" for pod in gang.placed]
-        nodes += [hold.node_name for hold in self._holds(gang)]
+        nodes += [hold.node_name for hold in self.roll.holds(gang)]
         values = {grounds.sites[name].node.labels.get(wish.key) for name in nodes if name in grounds.sites}
         return replace(wish, value=min(value for value in values if value)) if any(values) else wish
 
@@ -285,16 +233,19 @@ class GangLoop:
         read = self._parts.book.pod(pod)
         if request is None or read is None:
             return f"its pod {pod_ref(pod)} asks for no GPU" if read is not None else "a pod can't be read"
-        now_s, avoided = self._clock.monotonic(), self._memory[gang.name].avoided
+        now_s, avoided = self._clock.monotonic(), self.roll.memory[gang.name].avoided
         nodes = {node for (uid, node), until_s in avoided.items() if uid == read.uid and until_s > now_s}
         return Member(read, request, frozenset(nodes))
 
-    async def _reserve(self, gang: Gang, pods: Sequence[JsonObject], plan: GangPlan) -> str:
-        memory = self._memory[gang.name]
+    async def _reserve(self, gang: Gang, pods: Sequence[JsonObject], plan: GangPlan, asker: Asker) -> str:
+        memory = self.roll.memory[gang.name]
         deadline = memory.deadline or self._clock.now() + timedelta(seconds=gang.membership.timeout_s)
         ttl_s = int((deadline - self._clock.now()).total_seconds()) + SLACK_S
         refs = {uid_of(pod): pod_ref(pod) for pod in pods}
-        refused = await self._parts.promises.make(plan.seats, refs, REASON, max(ttl_s, SLACK_S))
+        beside = frozenset(hold.name for hold in self._parts.book.reserved(asker))
+        refused = await self._parts.promises.make(
+            plan.seats, refs, REASON, max(ttl_s, SLACK_S), beside=beside
+        )
         if refused:
             return refused
         memory.deadline = deadline
@@ -309,58 +260,19 @@ class GangLoop:
 
     async def _look_further(self, entry: Waiting, gang: Gang) -> None:
         """Whether it would fit if nobody else were there; asked only of one that holds others back."""
-        now_s, memory = self._clock.monotonic(), self._memory[gang.name]
+        now_s, memory = self._clock.monotonic(), self.roll.memory[gang.name]
         if not self._turns.holds_back(entry.name) or now_s - memory.judged_s < JUDGED_S:
             return
         memory.judged_s = now_s
-        grounds = await in_slices(self._parts.book.grounds(gang.priority), self._clock)
-        empty = self._parts.book.emptied(grounds)
+        asker = self._parts.book.asker(gang.waiting, gang.priority)
+        grounds = await in_slices(self._parts.book.grounds(asker), self._clock)
+        empty = await in_slices(self._parts.book.emptied(grounds), self._clock)
         members = [m for pod in gang.waiting if isinstance(m := self._member(gang, pod), Member)]
-        self._fits_ever[entry.name] = isinstance(await self._plan(gang, members, empty), GangPlan)
-
-    def _publish(self, gangs: dict[str, Gang], phases: dict[str, Phase], refused: dict[str, str]) -> None:
-        standings: dict[str, Standing] = {}
-        reasons = {name: standing_reason(gangs[name], phase) for name, phase in phases.items()}
-        reasons |= {name: why for name, why in refused.items() if phases.get(name) is Phase.WAITING}
-        for name, gang in gangs.items():
-            admitted = phases[name] in (Phase.RESERVED, Phase.PLACED)
-            standing = Standing(name, admitted, reasons[name])
-            standings |= {uid_of(pod): standing for pod in gang.alive}
-            self._tell(gang, phases[name], reasons[name])
-        self._parts.board.gangs = standings
-        self.reports = tuple(
-            self._report(gang, phases[name], reasons[name]) for name, gang in sorted(gangs.items())
-        )
-
-    def _tell(self, gang: Gang, phase: Phase, reason: str) -> None:
-        """Once for every reason, by its first pod."""
-        memory = self._memory[gang.name]
-        if reason and reason != memory.told and phase in (Phase.WAITING, Phase.UNREADABLE) and gang.waiting:
-            message = f"gang {gang.name}: {reason}"
-            self._parts.announcer.tell(
-                gang.waiting[0], "GangWaits", message, warning=phase is Phase.UNREADABLE
-            )
-        memory.told = reason
-
-    def _report(self, gang: Gang, phase: Phase, reason: str) -> GangReport:
-        holds = self._holds(gang)
-        nodes = {hold.node_name for hold in holds} | {bound_node(pod) or "" for pod in gang.placed}
-        return GangReport(
-            gang.name,
-            phase,
-            gang.size,
-            len(gang.waiting),
-            len(gang.placed) + len(gang.in_flight),
-            len(self._promised(gang)),
-            gang.priority,
-            reason,
-            tuple(sorted(nodes - {""})),
-            self._memory[gang.name].deadline,
-        )
+        memory.fits_ever = isinstance(await self._plan(gang, members, empty), GangPlan)
 
 
-def _request(pod: JsonObject) -> PodRequest | None:
-    try:
-        return pod_request(pod)
-    except InvalidRequestError:
-        return None
+def _is_alive(pod: JsonObject | None) -> bool:
+    """Whether it is in a gang, and neither over nor leaving."""
+    if pod is None or is_terminal(pod) or metadata_of(pod).get("deletionTimestamp"):
+        return False
+    return bool(gang_of(pod))

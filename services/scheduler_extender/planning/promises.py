@@ -53,15 +53,23 @@ class Promises:
         ttl_s: int,
         *,
         allow_used: bool = False,
+        beside: frozenset[str] = frozenset(),
     ) -> str:
         """Empty if all are in force; else why not, and none of them stays."""
         wanted = [hold for seat in seats for hold in self._wanted(seat, pods[seat.uid], reason)]
-        return await self.take(wanted, ttl_s, allow_used=allow_used)
+        return await self.take(wanted, ttl_s, allow_used=allow_used, beside=beside)
 
-    async def take(self, wanted: Sequence[Hold], ttl_s: int, *, allow_used: bool = False) -> str:
+    async def take(
+        self,
+        wanted: Sequence[Hold],
+        ttl_s: int,
+        *,
+        allow_used: bool = False,
+        beside: frozenset[str] = frozenset(),
+    ) -> str:
         async def take(hold: Hold) -> GpuloomError | None:
             try:
-                await self._holding.take(hold, ttl_s, allow_used=allow_used)
+                await self._holding.take(hold, ttl_s, allow_used=allow_used, beside=beside)
             except GpuloomError as error:
                 return error
             return None

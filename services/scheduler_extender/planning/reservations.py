@@ -6,6 +6,7 @@ reserved while it runs, and is held again when it has gone.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,6 @@ from typing import Protocol
 from gpuloom.codec.pod import bound_node, is_terminal
 from gpuloom.errors import GpuloomError
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
-from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.claims import GpuReservation, GpuReservationStatus, HoldOwner, ReservationState
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import RESERVATION_OWNER, Hold
@@ -23,12 +23,13 @@ from gpuloom.names import ANNOTATION_RESERVATION
 from gpuloom.placement.constraints.objects import SchedulablePod, Toleration
 from gpuloom.placement.gangs.gang import GangPlan, plan_gang
 from gpuloom.placement.gangs.sites import Judge, Member, Seat
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.entitlements import (
     Reservation,
     ReservationBook,
-    missing_places,
     place_requests,
+    whole_places,
 )
 from services.scheduler_extender.core.gangs.guard import SELF
 from services.scheduler_extender.core.gangs.index import PLANNED, RESERVED
@@ -41,6 +42,8 @@ from services.scheduler_extender.planning.slices import in_slices
 REASON = "kept by a GPUReservation"
 MOST_TTL_S, RENEWED_S = 43_200, 14_400
 """A hold lasts for so long at most, and is renewed when less than this is left."""
+UNFILLED_PAUSE_S = 5.0
+"""So long after it could not be filled it is not tried again: gangs and preemptions wait meanwhile."""
 PRIORITY = 2**31 - 1
 """Nominated pods keep what they were promised."""
 ANY_NODE = (Toleration(operator="Exists"),)
@@ -72,10 +75,13 @@ class ReservationLoop:
     def __init__(self, parts: ReservationParts, clock: Clock) -> None:
         self._parts = parts
         self._clock = clock
+        self._paused_until_s: dict[str, float] = {}
+        """By UID, of those that could not be filled."""
 
     async def turn(self) -> None:
         now = self._clock.now()
         known = {each.spoken.meta.uid for each in self._parts.book.all()}
+        self._paused_until_s = {uid: at_s for uid, at_s in self._paused_until_s.items() if uid in known}
         gone = [hold.name for hold in self._all_holds() if hold.owner.uid not in known]
         await self._parts.promises.give_back(gone)
         for reservation in self._parts.book.all():
@@ -104,22 +110,37 @@ class ReservationLoop:
     async def _fill(self, reservation: Reservation, now: datetime) -> None:
         spec = reservation.spoken.spec
         per_place = spec.request.gpu_count
-        held = self._holds(reservation)
-        devices = len(held) + len(self._used(reservation))
-        surplus = devices - spec.count * per_place
+        held = sorted(self._holds(reservation), key=lambda hold: (hold.node_name, hold.name))
+        surplus = len(held) + self._used_by_node(reservation).total() - spec.count * per_place
         if surplus > 0:
             await self._parts.promises.give_back([hold.name for hold in held[-surplus:]])
             return
-        missing = missing_places(spec.count, per_place, devices)
+        await self._give_back_parts(reservation, held)
+        devices = self._devices(reservation)
+        room = (spec.count * per_place - devices.total()) // per_place
+        missing = max(0, min(spec.count - whole_places(per_place, devices), room))
+        uid, now_s = reservation.spoken.meta.uid, self._clock.monotonic()
+        if not missing or now_s < self._paused_until_s.get(uid, 0.0):
+            return
         for request in place_requests(spec.request):
             if missing:
                 missing -= await self._reserve(reservation, request, missing, now)
+        if missing:
+            self._paused_until_s[uid] = now_s + UNFILLED_PAUSE_S
+
+    async def _give_back_parts(self, reservation: Reservation, held: Sequence[Hold]) -> None:
+        """Of a place whose other devices are not held, as a crash or a release may leave it."""
+        devices, per_place = self._devices(reservation), reservation.spoken.spec.request.gpu_count
+        for node_name, count in devices.items():
+            here = [hold.name for hold in held if hold.node_name == node_name]
+            part = min(count % per_place, len(here))
+            await self._parts.promises.give_back(here[len(here) - part :])
 
     async def _reserve(
         self, reservation: Reservation, request: PodRequest, missing: int, now: datetime
     ) -> int:
         """How many of the missing places were taken."""
-        grounds = await in_slices(self._parts.sites.grounds(PRIORITY), self._clock)
+        grounds = await in_slices(self._parts.sites.grounds(Asker("", PRIORITY)), self._clock)
         sites = list(grounds.sites.values())
         members = [_place(reservation.name, number, request) for number in range(missing)]
         while members:
@@ -160,12 +181,12 @@ class ReservationLoop:
     async def _show(self, reservation: Reservation, state: ReservationState) -> None:
         held = self._holds(reservation)
         used = self._users(reservation)
-        devices = len(held) + len(self._used(reservation))
+        places = whole_places(reservation.spoken.spec.request.gpu_count, self._devices(reservation))
         nodes = {hold.node_name for hold in held} | {bound_node(pod) or "" for pod in used}
         active = state is ReservationState.ACTIVE
         status = GpuReservationStatus(
             state,
-            devices // reservation.spoken.spec.request.gpu_count if active else 0,
+            places if active else 0,
             tuple(sorted(nodes - {""})) if active else (),
             reservation.end,
         )
@@ -199,12 +220,24 @@ class ReservationLoop:
         ]
 
     def _used(self, reservation: Reservation) -> frozenset[DeviceRef]:
-        given: list[AllocatedDevice] = []
+        return frozenset(device for _, device in self._used_devices(reservation))
+
+    def _used_by_node(self, reservation: Reservation) -> Counter[str]:
+        return Counter(node_name for node_name, _ in self._used_devices(reservation))
+
+    def _used_devices(self, reservation: Reservation) -> set[tuple[str, DeviceRef]]:
+        """With the node that each is on."""
+        found: set[tuple[str, DeviceRef]] = set()
         for pod in self._users(reservation):
             observed = self._parts.ledger.pod(uid_of(pod))
             if observed is not None and observed.allocation is not None:
-                given += observed.allocation.devices
-        return frozenset(item.device for item in given)
+                found |= {(bound_node(pod) or "", item.device) for item in observed.allocation.devices}
+        return found
+
+    def _devices(self, reservation: Reservation) -> Counter[str]:
+        """Held or used, by node."""
+        held = Counter(hold.node_name for hold in self._holds(reservation))
+        return held + self._used_by_node(reservation)
 
 
 def _place(name: str, number: int, request: PodRequest) -> Member:

@@ -9,9 +9,10 @@ from gpuloom.codec.planning import (
     reservation_to_object,
     reservation_to_proto,
 )
-from gpuloom.errors import NotReadyError
+from gpuloom.errors import InvalidRequestError, NotReadyError
 from gpuloom.kube.objects import JsonObject
-from gpuloom.model.planning import GangReport, ReservationReport
+from gpuloom.model.planning import GangReport, ReservationReport, times_problem
+from gpuloom.runtime.clock import Clock
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1.scheduler_extender_pb2_grpc import PlanServiceServicer
 from services.scheduler_extender.core.gangs.entitlements import Reservation, ReservationBook
@@ -34,11 +35,13 @@ class PlanServer(PlanServiceServicer):
         book: ReservationBook,
         objects: ReservationObjects,
         unready_reason: Callable[[], str],
+        clock: Clock,
     ) -> None:
         self._planner = planner
         self._book = book
         self._objects = objects
         self._unready_reason = unready_reason
+        self._clock = clock
 
     async def ListGangs(self, request: pb.ListGangsRequest, context: object) -> pb.ListGangsResponse:
         self._refuse_unready()
@@ -56,6 +59,9 @@ class PlanServer(PlanServiceServicer):
     ) -> pb.CreateReservationResponse:
         self._refuse_unready()
         wanted = reservation_from_proto(request.reservation)
+        problem = times_problem(wanted.start, wanted.end, request.ttl_s, self._clock.now())
+        if problem:
+            raise InvalidRequestError(problem)
         await self._objects.create(reservation_to_object(wanted, request.ttl_s))
         return pb.CreateReservationResponse(reservation=reservation_to_proto(wanted))
 

@@ -5,23 +5,30 @@ once. Pods that were promised a place, or that are being bound, count where they
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gpuloom.codec.pod import bound_node, is_terminal
 from gpuloom.codec.scheduling import schedulable_node, schedulable_pod
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, resource_version_of, uid_of
+from gpuloom.model.ledger import Hold
 from gpuloom.placement.constraints.objects import NodeUse, SchedulableNode, SchedulablePod
 from gpuloom.placement.devices import NodeView
 from gpuloom.placement.gangs.sites import Site, Steps
 from gpuloom.placement.occupancy.nominations import Asker
-from services.scheduler_extender.core.gangs.guard import SELF
+from services.scheduler_extender.core.gangs.guard import (
+    NO_RESERVATION,
+    NOTHING,
+    SELF,
+    Entitlement,
+    only_held,
+)
 from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.views.views import Views
 
-A_STEP = 50
+A_STEP, VIEWS_A_STEP = 50, 8
 
 
 class Observed(Protocol):
@@ -38,15 +45,16 @@ class Observed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """All nodes at about one moment."""
+    """All nodes at about one moment, as this pod sees them."""
 
     sites: dict[str, Site]
     pods: dict[str, tuple[SchedulablePod, ...]]
+    asker: Asker
 
     def without(self, views: Views, name: str, uids: frozenset[str] | None) -> Site | None:
         """A node without the pods of these UIDs, or, None, with nobody on it."""
         site = self.sites.get(name)
-        view = None if site is None else views.view_without(name, uids)
+        view = None if site is None else views.view_without(name, uids, self.asker)
         if site is None or view is None:
             return None
         left = [pod for pod in self.pods.get(name, ()) if uids is not None and pod.uid not in uids]
@@ -54,7 +62,17 @@ class Grounds:
 
 
 class SiteBook:
-    def __init__(self, views: Views, ledger: Ledger, nodes: Observed, pods: Observed) -> None:
+    """`entitlement_of`: what of reservations a pod may use."""
+
+    def __init__(
+        self,
+        views: Views,
+        ledger: Ledger,
+        nodes: Observed,
+        pods: Observed,
+        entitlement_of: Callable[[JsonObject], Entitlement] = lambda _: NOTHING,
+    ) -> None:
+        self._entitlement_of = entitlement_of
         self._views = views
         self._ledger = ledger
         self._nodes = nodes
@@ -62,15 +80,45 @@ class SiteBook:
         self._read_pods: dict[str, tuple[str, SchedulablePod]] = {}
         self._read_nodes: dict[str, tuple[str, SchedulableNode]] = {}
 
-    def grounds(self, priority: int) -> Steps[Grounds]:
-        """As a pod of this priority sees the nodes that is nominated to none."""
+    def asker(self, pods: Sequence[JsonObject], priority: int) -> Asker:
+        """The first of these pods, which are planned together: it may use what all of them may."""
+        found = [self._entitlement_of(pod) for pod in pods]
+        names = (name for name in found[0].names if all(name in each.names for each in found))
+        insists = any(each.insists for each in found)
+        return Asker(uid_of(pods[0]), priority, reservations=tuple(names), insists=insists)
+
+    def view(self, node_name: str, asker: Asker) -> NodeView | None:
+        return self._views.view(node_name, asker)
+
+    def reserved(self, asker: Asker) -> list[Hold]:
+        """What of reservations is open to it."""
+        holds = self._ledger.holds.for_asker(asker)
+        return [hold for hold in holds if hold.is_for_reservation(asker.reservations)]
+
+    def within_reservations(self, grounds: Grounds) -> list[Site]:
+        """The same nodes with nothing but what is reserved for it; empty if nothing is."""
+        held: defaultdict[str, list[Hold]] = defaultdict(list)
+        for hold in self.reserved(grounds.asker):
+            held[hold.node_name].append(hold)
+        if not held:
+            return []
+        return [
+            replace(site, view=only_held(site.view, held[name]))
+            if name in held
+            else replace(site, view=replace(site.view, closed_reason=NO_RESERVATION))
+            for name, site in grounds.sites.items()
+        ]
+
+    def grounds(self, asker: Asker) -> Steps[Grounds]:
+        """As this pod sees the nodes."""
         by_node: defaultdict[str, list[SchedulablePod]] = defaultdict(list)
         for count, (name, pod) in enumerate(self._placed(), 1):
-            by_node[name].append(pod)
+            if pod.uid != asker.uid:
+                by_node[name].append(pod)
             if count % A_STEP == 0:
                 yield
         sites: dict[str, Site] = {}
-        view_of = self._views.viewer(Asker("", priority))
+        view_of = self._views.viewer(asker)
         for count, raw in enumerate(self._nodes.objects(), 1):
             node = self._node(raw)
             view = None if node is None else view_of(node.name)
@@ -78,12 +126,19 @@ class SiteBook:
                 sites[node.name] = _site(node, view, by_node.get(node.name, []))
             if count % A_STEP == 0:
                 yield
-        return Grounds(dict(sorted(sites.items())), {name: tuple(pods) for name, pods in by_node.items()})
+        pods = {name: tuple(found) for name, found in by_node.items()}
+        return Grounds(dict(sorted(sites.items())), pods, asker)
 
-    def emptied(self, grounds: Grounds) -> Grounds:
+    def emptied(self, grounds: Grounds) -> Steps[Grounds]:
         """The same nodes with nobody on them."""
-        found = {name: grounds.without(self._views, name, None) for name in grounds.sites}
-        return Grounds({name: site for name, site in found.items() if site is not None}, {})
+        sites: dict[str, Site] = {}
+        for count, name in enumerate(grounds.sites, 1):
+            site = grounds.without(self._views, name, None)
+            if site is not None:
+                sites[name] = site
+            if count % VIEWS_A_STEP == 0:
+                yield
+        return Grounds(sites, {}, grounds.asker)
 
     def without(self, grounds: Grounds, name: str, uids: frozenset[str]) -> Site | None:
         return grounds.without(self._views, name, uids)

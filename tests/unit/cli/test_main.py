@@ -25,6 +25,13 @@ from gpuloom.sim.run_directory import open_run_directory
         (["run", "--rate", "none"], "must be a whole number from 1 to 60000"),
         (["run", "--output", "xml"], "'xml' is not one of 'text', 'json'"),
         (["run", "now"], "unexpected extra argument"),
+        (["reserve", "create", "r", "--until", "2020-01-01T00:00:00Z"], "has passed already"),
+        (
+            ["reserve", "create", "r", "--from", "2999-01-02T00:00:00Z", "--until", "2999-01-01T00:00:00Z"],
+            "must end after it begins",
+        ),
+        (["reserve", "create", "r", "--from", "2020-01-01T00:00:00Z", "--ttl", "1h"], "be over already"),
+        (["reserve", "create", "r", "--ttl", "999999999h"], "lasts at most 3650 days"),
         (["walk"], "gpuloom: No such command 'walk'"),
     ],
 )

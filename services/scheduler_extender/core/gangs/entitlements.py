@@ -1,8 +1,8 @@
 """Which GPUReservations there are, when they count, and who may use them. Pure."""
 
-import math
+from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from gpuloom.catalog import load_catalog, slice_milli
 from gpuloom.codec.custom.claims import gpu_reservation
@@ -15,6 +15,8 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.names import ANNOTATION_RESERVATION
 from services.scheduler_extender.core.gangs.guard import NOTHING, Entitlement
+
+END_OF_TIME = datetime.max.replace(microsecond=0, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,12 @@ class Reservation:
     @property
     def end(self) -> datetime:
         spec = self.spoken.spec
-        return spec.until if spec.until is not None else self.start + timedelta(seconds=spec.ttl_s or 0)
+        if spec.until is not None:
+            return spec.until
+        try:
+            return self.start + timedelta(seconds=spec.ttl_s or 0)
+        except OverflowError:
+            return END_OF_TIME
 
     def state(self, now: datetime) -> ReservationState:
         if now >= self.end:
@@ -125,6 +132,6 @@ def _millis(profile: str | None) -> list[int]:
     return sorted(found) or [MILLI_PER_GPU]
 
 
-def missing_places(wanted: int, per_place: int, devices: int) -> int:
-    """How many places are to be reserved beside so many devices that are held or used."""
-    return max(0, math.floor((wanted * per_place - devices) / per_place))
+def whole_places(per_place: int, devices: Counter[str]) -> int:
+    """How many places these are, by node: a place is on one node."""
+    return sum(count // per_place for count in devices.values())

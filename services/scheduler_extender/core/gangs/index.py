@@ -14,10 +14,17 @@ WAITING = "waiting"
 RESERVED = "reserved"
 
 
+def of_gang(name: str) -> str:
+    """The value of the pods of one gang."""
+    return f"{GANG} {name}"
+
+
 def planned(pod: JsonObject) -> Iterator[str]:
-    """A pod of a gang; one that has no node; one that says which reservation it uses or insists on."""
-    if gang_of(pod):
+    """A pod of a gang, and of which; one that has no node; one that says which reservation it uses."""
+    gang = gang_of(pod)
+    if gang:
         yield GANG
+        yield of_gang(gang)
     if not bound_node(pod) and not is_terminal(pod):
         yield WAITING
     annotations = metadata_of(pod).get("annotations")

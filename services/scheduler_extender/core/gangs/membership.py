@@ -5,6 +5,7 @@ or the object that owns the pod (`sizes.py`). What can't be read is a problem of
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuloom.kube.objects import JsonObject, metadata_of
@@ -27,13 +28,20 @@ _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """`gang` is namespace/name. `size` None: it is not said here. `problem`: why it can't be read, if so."""
+    """`gang` is namespace/name. `size`, `said_s` and `wish` None: it is not said here.
+
+    `said_s` is its timeout. `problem`: why it can't be read, if so.
+    """
 
     gang: str
     size: int | None = None
-    timeout_s: int = DEFAULT_TIMEOUT_S
+    said_s: int | None = None
     wish: DomainWish | None = None
     problem: str = ""
+
+    @property
+    def timeout_s(self) -> int:
+        return DEFAULT_TIMEOUT_S if self.said_s is None else self.said_s
 
 
 def gang_of(pod: JsonObject) -> str:
@@ -48,6 +56,11 @@ def gang_of(pod: JsonObject) -> str:
     return f"{metadata.get('namespace') or 'default'}/{own}"
 
 
+def says_size(pod: JsonObject) -> bool:
+    annotations = metadata_of(pod).get("annotations")
+    return isinstance(annotations, dict) and annotations.get(ANNOTATION_GANG_SIZE) is not None
+
+
 def membership_of(pod: JsonObject) -> Membership | None:
     gang = gang_of(pod)
     if not gang:
@@ -58,12 +71,30 @@ def membership_of(pod: JsonObject) -> Membership | None:
         return Membership(
             gang,
             _whole(annotations, ANNOTATION_GANG_SIZE, 1, MOST_MEMBERS),
-            _whole(annotations, ANNOTATION_GANG_TIMEOUT, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
-            or DEFAULT_TIMEOUT_S,
+            _whole(annotations, ANNOTATION_GANG_TIMEOUT, LEAST_TIMEOUT_S, MOST_TIMEOUT_S),
             _wish(annotations.get(ANNOTATION_GANG_TOPOLOGY)),
         )
     except ValueError as error:
         return Membership(gang, problem=str(error))
+
+
+def together(gang: str, members: Sequence[Membership]) -> Membership:
+    """What the members of one gang say between them; where they contradict each other, that is a problem."""
+    sizes = {member.size for member in members if member.size is not None}
+    timeouts = {member.said_s for member in members if member.said_s is not None}
+    wishes = {member.wish for member in members if member.wish is not None}
+    problem = next((member.problem for member in members if member.problem), "")
+    for of, said in (("sizes", sizes), ("timeouts", timeouts), ("topologies", wishes)):
+        if len(said) > 1 and not problem:
+            problem = f"its pods say different {of}: {', '.join(sorted(map(_said, said)))}"
+    said_s, wish = next(iter(timeouts), None), next(iter(wishes), None)
+    return Membership(gang, next(iter(sizes), None), said_s, wish, problem)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, DomainWish):
+        return f"{value.key}:{'required' if value.required else 'preferred'}"
+    return str(value)
 
 
 def _whole(annotations: JsonObject, key: str, least: int, most: int) -> int | None:

@@ -12,7 +12,10 @@ from gpuloom.codec.pod import bound_node, is_terminal
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.model.ledger import Hold
 from gpuloom.model.request import PodRequest
-from services.scheduler_extender.core.gangs.membership import Membership, membership_of
+from services.scheduler_extender.core.gangs.membership import Membership, membership_of, together
+
+LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+"""On pods of a JobSet, whose Jobs are each a controller of their own."""
 
 
 class Phase(StrEnum):
@@ -29,7 +32,7 @@ class Phase(StrEnum):
     OVERDUE = "overdue"
     """Its time is over and pods are still not bound: what is bound must leave."""
     PLACED = "placed"
-    """All of its pods are bound, or have done their work."""
+    """All of its pods are bound, or have done their work, or those that were not are gone."""
 
 
 @dataclass(slots=True)
@@ -42,8 +45,11 @@ class Gang:
     in_flight: list[JsonObject] = field(default_factory=list)
     placed: list[JsonObject] = field(default_factory=list)
     leaving: list[JsonObject] = field(default_factory=list)
-    done: int = 0
-    problem: str = ""
+    done: list[JsonObject] = field(default_factory=list)
+
+    @property
+    def problem(self) -> str:
+        return self.membership.problem
 
     @property
     def size(self) -> int:
@@ -51,7 +57,13 @@ class Gang:
 
     @property
     def present(self) -> int:
-        return len(self.waiting) + len(self.in_flight) + len(self.placed) + self.done
+        """Pods that ended well count beside those that run, and for pods that replace others of the same run.
+
+        Those that an earlier gang of the same name left behind do not.
+        """
+        runs = {run_of(pod) for pod in self.waiting} - {""}
+        done = [pod for pod in self.done if self.has_begun or run_of(pod) in runs]
+        return len(self.alive) + len(done)
 
     @property
     def unsettled(self) -> list[JsonObject]:
@@ -80,26 +92,37 @@ class Gang:
 def gangs_of(pods: Iterable[JsonObject], is_in_flight: Callable[[str], bool]) -> dict[str, Gang]:
     """By name. Pods that ended badly are nobody's members: others are made in their place."""
     gangs: dict[str, Gang] = {}
-    sizes: defaultdict[str, set[int]] = defaultdict(set)
+    said: defaultdict[str, list[Membership]] = defaultdict(list)
     for pod in pods:
         member = membership_of(pod)
         if member is None:
             continue
         gang = gangs.setdefault(member.gang, Gang(member.gang, member))
-        gang.problem = gang.problem or member.problem
-        if member.size is not None:
-            sizes[member.gang].add(member.size)
-            gang.membership = member
+        # What ended, or leaves, may be of an earlier gang of this name.
+        if not is_terminal(pod) and not metadata_of(pod).get("deletionTimestamp"):
+            said[member.gang].append(member)
         _sort_in(gang, pod, is_in_flight)
-    for name, found in sizes.items():
-        if len(found) > 1:
-            gangs[name].problem = "its pods say different sizes: " + ", ".join(map(str, sorted(found)))
+    for name, members in said.items():
+        gangs[name].membership = together(name, members)
     return gangs
+
+
+def run_of(pod: JsonObject) -> str:
+    """What made the pod, so that pods of one run are known; empty if nobody did."""
+    metadata = metadata_of(pod)
+    labels, owners = metadata.get("labels"), metadata.get("ownerReferences")
+    job_set = labels.get(LABEL_JOB_SET) if isinstance(labels, dict) else None
+    if job_set:
+        return f"jobset {job_set}"
+    for owner in owners if isinstance(owners, list) else ():
+        if isinstance(owner, dict) and owner.get("controller") is True:
+            return str(owner.get("uid") or "")
+    return ""
 
 
 def phase_of(gang: Gang, promised: frozenset[str], overdue: bool) -> Phase:
     """`promised` are UIDs of waiting pods that have all they need."""
-    if not gang.unsettled:
+    if not gang.unsettled and not (overdue and gang.has_begun):
         return Phase.PLACED
     if overdue and (gang.has_begun or promised):
         return Phase.OVERDUE
@@ -158,7 +181,8 @@ def _sort_in(gang: Gang, pod: JsonObject, is_in_flight: Callable[[str], bool]) -
     status = pod.get("status")
     phase = status.get("phase") if isinstance(status, dict) else None
     if is_terminal(pod):
-        gang.done += phase == "Succeeded"
+        if phase == "Succeeded":
+            gang.done.append(pod)
     elif metadata_of(pod).get("deletionTimestamp"):
         gang.leaving.append(pod)
     elif bound_node(pod):

@@ -3,8 +3,8 @@
 Pods that ask for no GPU (an MPI launcher, a Ray head) are not counted: placement never sees them.
 Fields read: Job `spec.{parallelism,completions}`; JobSet `spec.replicatedJobs[].{replicas,template.spec}`;
 PyTorchJob `spec.pytorchReplicaSpecs.*.replicas`; MPIJob `spec.mpiReplicaSpecs.*.replicas`; RayCluster
-`spec.{headGroupSpec,workerGroupSpecs[].{replicas,numOfHosts}}`; RayJob the same under
-`spec.rayClusterSpec`; LeaderWorkerSet `spec.leaderWorkerTemplate.size`.
+`spec.{headGroupSpec,workerGroupSpecs[].{replicas,minReplicas,maxReplicas,numOfHosts,suspend}}`; RayJob the
+same under `spec.rayClusterSpec`; LeaderWorkerSet `spec.leaderWorkerTemplate.size`.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ def size_by_owner(kind: str, obj: JsonObject) -> int | None:
         return None
     try:
         size = read(spec)
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError):
         return None
     return size if size > 0 else None
 
@@ -43,14 +43,22 @@ def _job(spec: JsonObject) -> int:
     """Only an indexed Job's pods know which of them they are; others are independent of each other."""
     if spec.get("completionMode") != "Indexed":
         return 0
-    parallel = int(spec.get("parallelism", 1))
-    completions = spec.get("completions")
-    return parallel if completions is None else min(parallel, int(completions))
+    return _at_once(spec)
+
+
+def _at_once(spec: JsonObject) -> int:
+    """How many pods a Job has at a time."""
+    parallel = _whole(spec.get("parallelism"), 1)
+    return min(parallel, _whole(spec.get("completions"), parallel))
+
+
+def _whole(value: Any, absent: int) -> int:
+    return absent if value is None else int(value)
 
 
 def _job_set(spec: JsonObject) -> int:
     return sum(
-        int(job.get("replicas", 1)) * int(job["template"]["spec"].get("parallelism", 1))
+        _whole(job.get("replicas"), 1) * _at_once(job["template"]["spec"])
         for job in spec.get("replicatedJobs") or ()
         if asks_for_gpus(job["template"]["spec"].get("template"))
     )
@@ -60,7 +68,7 @@ def _replicas(key: str) -> Callable[[JsonObject], int]:
     def read(spec: JsonObject) -> int:
         roles = spec.get(key) or {}
         return sum(
-            int(role.get("replicas", 1)) for role in roles.values() if asks_for_gpus(role.get("template"))
+            _whole(role.get("replicas"), 1) for role in roles.values() if asks_for_gpus(role.get("template"))
         )
 
     return read
@@ -74,14 +82,17 @@ def _ray_groups(spec: JsonObject) -> Iterator[int]:
     if asks_for_gpus((spec.get("headGroupSpec") or {}).get("template")):
         yield 1
     for group in spec.get("workerGroupSpecs") or ():
-        if asks_for_gpus(group.get("template")):
-            yield int(group.get("replicas", 1)) * int(group.get("numOfHosts", 1))
+        if asks_for_gpus(group.get("template")) and group.get("suspend") is not True:
+            # KubeRay keeps the replicas between these two.
+            least, most = _whole(group.get("minReplicas"), 0), _whole(group.get("maxReplicas"), 2**31 - 1)
+            replicas = max(least, min(most, _whole(group.get("replicas"), 1)))
+            yield replicas * _whole(group.get("numOfHosts"), 1)
 
 
 def _leader_worker_set(spec: JsonObject) -> int:
     """Of one group. A leader without GPUs is not placed by us."""
     made = spec.get("leaderWorkerTemplate") or {}
-    size, worker = int(made.get("size", 1)), asks_for_gpus(made.get("workerTemplate"))
+    size, worker = _whole(made.get("size"), 1), asks_for_gpus(made.get("workerTemplate"))
     leader = asks_for_gpus(made["leaderTemplate"]) if made.get("leaderTemplate") else worker
     return int(leader) + (size - 1) * int(worker)
 

@@ -173,17 +173,21 @@ class Views:
         ahead = self._ahead_of(asker, node_name) if self._nominations else ()
         return self._remainders.beside(view, ahead, self._prices()) if ahead else view
 
-    def view_without(self, node_name: str, pods: frozenset[str] | None) -> NodeView | None:
+    def view_without(
+        self, node_name: str, pods: frozenset[str] | None, asker: Asker = NOBODY
+    ) -> NodeView | None:
         """The node as it would be if the pods of these UIDs had left; None: if nothing were taken there."""
         uid = self._ledger.node_uid(node_name)
         if uid is None or self._stale:
-            return self.view_now(node_name, NOBODY)
+            return self.view_now(node_name, asker)
         if pods is None:
             account = self._hosts.account(node_name)
             ledger = NodeLedger(node_name, uid, account=account)
         else:
-            claims = [claim for claim in self._ledger.claims(node_name) if claim.pod.uid not in pods]
-            ledger = self._node_ledger(node_name, uid, claims, NOBODY)
+            claims = [
+                claim for claim in self._ledger.claims(node_name, asker.uid) if claim.pod.uid not in pods
+            ]
+            ledger = self._node_ledger(node_name, uid, claims, asker)
         return node_view(ledger, self._ledger.facts(node_name), self._kept.get(node_name))
 
     def own_views(self, asker: Asker) -> tuple[NodeView, ...]:

@@ -12,8 +12,8 @@ from gpuloom.placement.constraints.objects import (
     SchedulableNode,
     SchedulablePod,
 )
-from gpuloom.placement.gangs.preemption import Victim
 from gpuloom.placement.gangs.sites import Member, Site
+from gpuloom.placement.gangs.victims import Victim
 from tests.unit.placement.builders import a_card, a_node, whole
 
 MILLI_A_CARD = 1000

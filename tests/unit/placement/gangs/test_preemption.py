@@ -1,21 +1,17 @@
 """Victims: only if that helps, no more than needed, the lowest first, and nobody who may not be evicted."""
 
+from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.model.objects import LabelSelector
 from gpuloom.placement.fit import Fit, fit
-from gpuloom.placement.gangs.preemption import (
-    DisruptionBudget,
-    Field,
-    PreemptionPlan,
-    Unit,
-    plan_preemption,
-    units_of,
-)
-from gpuloom.placement.gangs.sites import Member, completed, in_tree_refusals
+from gpuloom.placement.gangs.preemption import plan_preemption
+from gpuloom.placement.gangs.sites import Member, Site, completed, in_tree_refusals
+from gpuloom.placement.gangs.victims import DisruptionBudget, Field, PreemptionPlan, Unit, units_of
 from tests.effort import examples
 from tests.unit.placement.gangs.builders import Cluster, Tenancy, a_member, a_tenant
 
@@ -30,7 +26,7 @@ def planned(
     protected: frozenset[str] = frozenset(),
     priority: int = TOP,
 ) -> PreemptionPlan | None:
-    units = units_of([tenant.victim for tenant in cluster.tenants], priority, protected)
+    units = completed(units_of([tenant.victim for tenant in cluster.tenants], priority, protected))
     return completed(plan_preemption(members, Field(cluster.sites, units, cluster.without, budgets)))
 
 
@@ -91,7 +87,7 @@ def test_victims_suffice_and_none_is_needless_and_none_is_spared_by_right(
 
     if plan is None or not plan.units:
         if plan is None and allowed >= 12:
-            everyone = units_of([tenant.victim for tenant in cluster.tenants], TOP, kept)
+            everyone = completed(units_of([tenant.victim for tenant in cluster.tenants], TOP, kept))
             assert not fits(member, cluster, uids(*everyone))
         return
     node = plan.seats[0].node_name
@@ -107,13 +103,42 @@ def test_victims_suffice_and_none_is_needless_and_none_is_spared_by_right(
     assert whole_gangs <= gone, "a gang was torn"
 
 
+@given(clusters(), st.lists(st.integers(1, 4), min_size=2, max_size=4))
+@settings(max_examples=examples(400), deadline=None)
+def test_for_a_gang_all_its_pods_have_room_and_nobody_leaves_in_vain(
+    cluster: Cluster, sizes: list[int]
+) -> None:
+    members = [a_member(f"m{i}", cards, priority=TOP) for i, cards in enumerate(sizes)]
+
+    plan = planned(members, cluster)
+
+    if plan is None:
+        return
+    wanted = Counter[str]()
+    for seat in plan.seats:
+        wanted[seat.node_name] += len(seat.devices)
+    devices = [(seat.node_name, item.device) for seat in plan.seats for item in seat.devices]
+    assert len(devices) == len(set(devices)) == sum(sizes)
+    assert wanted <= free_cards(cluster, uids(*plan.units))
+    for unit in plan.units:
+        assert not wanted <= free_cards(cluster, uids(*plan.units) - unit.uids), "not needed"
+
+
+def free_cards(cluster: Cluster, gone: frozenset[str]) -> Counter[str]:
+    free = Counter(cluster.cards)
+    for tenant in cluster.tenants:
+        if tenant.victim.uid not in gone:
+            free[tenant.victim.node_name] -= tenant.cards
+    return free
+
+
 @given(clusters(), st.integers(1, 5))
 @settings(max_examples=examples(200), deadline=None)
 def test_somebody_is_found_exactly_if_evicting_all_who_may_go_would_help(
     cluster: Cluster, cards: int
 ) -> None:
     member = a_member("wants", cards, priority=TOP)
-    everyone = units_of([tenant.victim for tenant in cluster.tenants], TOP, frozenset())
+    everyone = completed(units_of([tenant.victim for tenant in cluster.tenants], TOP, frozenset()))
 
     plan = planned([member], cluster)
 
@@ -190,3 +215,30 @@ def test_a_gang_evicts_no_more_than_all_its_pods_need() -> None:
     assert len(plan.seats) == 4
     devices = [(seat.node_name, item.device) for seat in plan.seats for item in seat.devices]
     assert len(devices) == len(set(devices)) == 8
+
+
+@pytest.mark.parametrize("pods", [1, 4], ids=["a pod", "a gang"])
+def test_few_nodes_are_looked_at_and_others_run_in_between(pods: int) -> None:
+    nodes = [f"n{i:03d}" for i in range(100)]
+    tenants = [a_tenant(f"{node}-{card}", node) for node in nodes for card in range(4)]
+    cluster = Cluster(dict.fromkeys(nodes, 4), tenants)
+    members = [a_member(f"m{i}", 4, priority=TOP) for i in range(pods)]
+    looked: list[str] = []
+
+    def without(name: str, gone: frozenset[str]) -> Site | None:
+        looked.append(name)
+        return cluster.without(name, gone)
+
+    units = completed(units_of([tenant.victim for tenant in tenants], TOP, frozenset()))
+    steps = plan_preemption(members, Field(cluster.sites, units, without))
+    most = before = 0
+    try:
+        while True:
+            next(steps)
+            most, before = max(most, len(looked) - before), len(looked)
+    except StopIteration as done:
+        plan: PreemptionPlan | None = done.value
+
+    assert len(names(plan)) == 4 * pods
+    assert most <= 4
+    assert len(looked) < len(nodes) * pods

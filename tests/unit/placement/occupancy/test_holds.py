@@ -161,3 +161,12 @@ def test_two_holds_are_in_each_other_s_way_or_they_are_not(
 
     assert (conflicting([one], other) is None) == (conflicting([other], one) is None)
     assert conflicting([one], one) is None
+
+
+@pytest.mark.parametrize("mode", list(NodeMode))
+def test_what_a_pod_is_promised_of_a_reservation_counts_once(mode: NodeMode) -> None:
+    reserved = a_hold(given("GPU-a"), HoldOwner("GPUReservation", "later", "default"), "reserved")
+
+    view = seen(reserved, a_hold(given("GPU-a"), POD, "promise"), mode=mode)
+
+    assert sum(not gpu.closed_reason for gpu in view.gpus) == 1

@@ -15,8 +15,8 @@ from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.model.claims import GpuReservation, GpuReservationStatus
 from gpuloom.model.node import PodRef
 from gpuloom.names import ANNOTATION_GANG_SIZE, ANNOTATION_GANG_TIMEOUT, LABEL_GANG
-from gpuloom.placement.gangs.preemption import DisruptionBudget
 from gpuloom.placement.gangs.sites import neutral_judge
+from gpuloom.placement.gangs.victims import DisruptionBudget
 from services.scheduler_extender.core.gangs.entitlements import ReservationBook
 from services.scheduler_extender.core.gangs.guard import Board, Guard
 from services.scheduler_extender.core.gangs.index import planned
@@ -82,7 +82,8 @@ class Planning:
     def begin(self, holding: Holding) -> None:
         ledger, views, clock = self._state.ledger, self._state.views, self._world.clock
         promises = Promises(holding, ledger.holds, views, one_by_one)
-        book, wake = SiteBook(views, ledger, _Nodes(self._world), self), self._state.wake_for
+        book = SiteBook(views, ledger, _Nodes(self._world), self, self.reservations.entitlement_of)
+        wake = self._state.wake_for
         gangs = GangLoop(
             GangParts(self, ledger, book, promises, self.board, self, self, self, wake, neutral_judge), clock
         )

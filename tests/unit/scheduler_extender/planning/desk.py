@@ -22,8 +22,8 @@ from gpuloom.names import (
     ANNOTATION_GANG_TIMEOUT,
     LABEL_GANG,
 )
-from gpuloom.placement.gangs.preemption import DisruptionBudget
 from gpuloom.placement.gangs.sites import neutral_judge
+from gpuloom.placement.gangs.victims import DisruptionBudget
 from gpuloom.placement.points import DEFAULT_WEIGHTS
 from gpuloom.runtime.clock import FakeClock
 from services.scheduler_extender.core.gangs.guard import NOTHING, Board, Entitlement, Guard
@@ -132,12 +132,16 @@ class Kubernetes:
         gated: bool = False,
         notes: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        milli: int = 0,
+        spec: Mapping[str, object] | None = None,
     ) -> JsonObject:
+        """`milli`: a share of one card instead of whole ones."""
         ref = PodRef("default", name, f"uid-{name}-{self.version}")
         annotations = dict(notes or {})
         if gang and size is not None:
             annotations |= {ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_TIMEOUT: str(timeout_s)}
-        pod = a_pod(ref, gpuloom_share(1000 * cards), annotations=annotations)
+        pod = a_pod(ref, gpuloom_share(milli or 1000 * cards), annotations=annotations)
+        pod["spec"] |= spec or {}
         pod["metadata"]["creationTimestamp"] = (
             f"2026-01-01T00:{self.version // 60:02d}:{self.version % 60:02d}Z"
         )
@@ -232,6 +236,11 @@ class Kubernetes:
         pod["metadata"]["annotations"] |= {f"gpuloom.dev/{k.replace('_', '-')}": v for k, v in notes.items()}
         self.put(pod)
 
+    def finish(self, name: str) -> None:
+        pod = deepcopy(self.pods[name])
+        pod["status"]["phase"] = "Succeeded"
+        self.put(pod)
+
     def refuse(self, name: str) -> None:
         """kube-scheduler says that it found no node for it."""
         pod = deepcopy(self.pods[name])
@@ -294,7 +303,7 @@ class Leader:
         self.guard = Guard(views, ledger.holds, self.board, entitlement_of)
         self.holding = Holding(ledger, kubernetes.holds, self, lambda: "", clock)
         self.promises = Promises(self.holding, ledger.holds, views, at_once)
-        self.book = SiteBook(views, ledger, self.nodes, kubernetes)
+        self.book = SiteBook(views, ledger, self.nodes, kubernetes, entitlement_of)
         self.gangs = GangLoop(
             GangParts(
                 kubernetes,

@@ -1,10 +1,17 @@
 """A gang is whole or absent: reserved at once, bound where it was reserved, gone whole at its deadline."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pytest
 
-from gpuloom.kube.objects import uid_of
+from gpuloom.kube.objects import JsonObject, uid_of
+from gpuloom.placement.gangs.sites import Steps
+from gpuloom.placement.occupancy.nominations import Asker
 from gpuloom.runtime.clock import FakeClock
 from services.scheduler_extender.core.gangs.phases import Phase
+from services.scheduler_extender.planning.gangs import MOST_TRIED, TRIED_AGAIN_S
+from services.scheduler_extender.planning.sites import Grounds
 from tests.unit.scheduler_extender.planning.desk import Kubernetes, Leader
 
 
@@ -282,3 +289,175 @@ async def test_promises_to_pods_that_are_gone_end(clock: FakeClock) -> None:
 
     assert not kubernetes.holds.objects
     assert leader.free_cards() == 8
+
+
+async def test_pods_that_an_earlier_gang_of_the_name_left_behind_do_not_count(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    old = kubernetes.gang("a", 4)
+    await leader.gangs.turn()
+    await leader.schedule(*old)
+    for name in old:
+        kubernetes.finish(name)
+    await leader.released()
+
+    kubernetes.create("again-0", gang="a", size=3)
+    await leader.gangs.turn()
+    assert leader.offered("again-0") == []
+    for name in ("again-1", "again-2"):
+        kubernetes.create(name, gang="a", size=3)
+    await leader.gangs.turn()
+
+    assert leader.offered("again-0")
+
+
+async def test_a_pod_that_is_made_again_counts_with_those_of_its_job_that_are_done(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    owner = [{"kind": "Job", "name": "a", "uid": "uid-job", "controller": True}]
+    names = kubernetes.gang("a", 3)
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    for name in names[:2]:
+        kubernetes.pods[name]["metadata"]["ownerReferences"] = owner
+        kubernetes.finish(name)
+    kubernetes.delete(names[2])
+    await leader.released()
+
+    again = kubernetes.create("again", gang="a", size=3)
+    again["metadata"]["ownerReferences"] = owner
+    kubernetes.put(again)
+    await leader.gangs.turn()
+
+    assert leader.offered("again")
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"gpuloom.dev/gang-size": "3"},
+        {"gpuloom.dev/gang-timeout-seconds": "61"},
+        {"gpuloom.dev/gang-topology": "rack"},
+    ],
+)
+async def test_members_that_contradict_each_other_are_not_guessed_about(
+    clock: FakeClock, notes: dict[str, str]
+) -> None:
+    kubernetes, leader = a_cluster(clock)
+    kubernetes.gang("a", 2, notes={"gpuloom.dev/gang-topology": "zone:preferred"})
+    pod = kubernetes.pods["a-1"]
+    pod["metadata"]["annotations"] |= notes
+    kubernetes.put(pod)
+
+    await leader.gangs.turn()
+
+    (report,) = leader.gangs.reports
+    assert report.phase == Phase.UNREADABLE
+    assert "its pods say different" in report.reason
+    assert leader.offered("a-0") == []
+
+
+async def test_a_gang_whose_unbound_pods_vanish_leaves_at_its_deadline(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4, timeout_s=60)
+    await leader.gangs.turn()
+    await leader.schedule(*names[:2])
+    for name in names[2:]:
+        kubernetes.delete(name)
+    await leader.gangs.turn()
+    assert kubernetes.evicted == []
+
+    await clock.advance(61.0)
+    await leader.gangs.turn()
+
+    assert sorted(kubernetes.evicted) == names[:2]
+    await leader.holding.tidy()
+    assert not kubernetes.holds.objects
+
+
+async def test_a_gang_that_was_whole_stays_when_pods_of_it_end(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4, timeout_s=60)
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    await leader.gangs.turn()
+
+    kubernetes.finish(names[0])
+    kubernetes.delete(names[1])
+    await leader.gangs.turn()
+    await clock.advance(61.0)
+    await leader.gangs.turn()
+
+    assert kubernetes.evicted == []
+
+
+async def test_of_many_gangs_that_wait_the_first_are_planned_at_every_turn(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=1)
+    for i in range(2 * MOST_TRIED):
+        kubernetes.gang(f"g{i:02d}", 2)
+    planned: list[str] = []
+    grounds = leader.book.grounds
+
+    def counted(asker: Asker) -> Steps[Grounds]:
+        planned.append(asker.uid)
+        return grounds(asker)
+
+    leader.book.grounds = counted  # type: ignore[method-assign]
+
+    counts = []
+    for _ in range(2):
+        await leader.gangs.turn()
+        counts.append(len(planned))
+    await clock.advance(TRIED_AGAIN_S)
+    await leader.gangs.turn()
+
+    assert counts == [2 * MOST_TRIED, 3 * MOST_TRIED]
+    assert len(planned) == 5 * MOST_TRIED
+    assert len(leader.gangs.unplaced) == 2 * MOST_TRIED
+
+
+async def test_what_a_gang_waits_for_is_told_once(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=2)
+    kubernetes.gang("a", 3)
+    for _ in range(3):
+        await leader.gangs.turn()
+        assert "1 of 3 pods have no place" in leader.board.gangs[uid_of(kubernetes.pods["a-0"])].reason
+
+    ((_, reason, message),) = kubernetes.told
+    assert reason == "GangWaits"
+    assert "1 of 3 pods have no place" in message
+
+
+class ImpatientClock(FakeClock):
+    """Of which every look takes longer than a turn may; counts how often others were let run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rests = 0
+
+    def monotonic(self) -> float:
+        self._late_s = getattr(self, "_late_s", 0.0) + 0.01
+        return super().monotonic() + self._late_s
+
+    async def sleep(self, delay_s: float) -> None:
+        if delay_s:
+            await super().sleep(delay_s)
+        self.rests += 1
+
+
+async def test_others_run_between_any_two_gangs() -> None:
+    clock = ImpatientClock()
+    kubernetes, leader = a_cluster(clock, n1=1)
+    for i in range(20):
+        kubernetes.gang(f"g{i:02d}", 2)
+    looked: list[int] = []
+    by_index = kubernetes.by_index
+
+    def counted(index: str, value: str) -> Sequence[JsonObject]:
+        looked.append(clock.rests)
+        return by_index(index, value)
+
+    kubernetes.by_index = counted  # type: ignore[method-assign]
+
+    await leader.gangs.turn()
+    await leader.preemptions.turn()
+
+    assert max(Counter(looked).values()) <= 3

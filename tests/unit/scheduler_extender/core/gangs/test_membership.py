@@ -33,7 +33,10 @@ def test_the_label_makes_a_member_and_nothing_else() -> None:
     assert gang_of(a_pod({}, **group)) == "ns/g/3"
 
 
-@pytest.mark.parametrize("size", ["0", "-1", "eight", "1.5", "99999999999", "\uff14"])
+@pytest.mark.parametrize(
+    "size",
+    ["0", "-1", "+8", " 8", "eight", "1.5", "1e9", "4097", "99999999999", "\uff14", "\u0663", "\u00b2", ""],
+)
 def test_a_size_that_is_none_is_a_problem_that_names_the_annotation(size: str) -> None:
     found = a_member(size=size)
 
@@ -98,6 +101,34 @@ def test_a_topology_is_required_unless_it_says_otherwise() -> None:
             {"leaderWorkerTemplate": {"size": 4, "workerTemplate": GPU, "leaderTemplate": NONE}},
             3,
         ),
+        ("LeaderWorkerSet", {"leaderWorkerTemplate": {"size": None, "workerTemplate": GPU}}, 1),
+        (
+            "JobSet",
+            {
+                "replicatedJobs": [
+                    {
+                        "replicas": 2,
+                        "template": {"spec": {"parallelism": 4, "completions": 3, "template": GPU}},
+                    }
+                ]
+            },
+            6,
+        ),
+        (
+            "RayCluster",
+            {
+                "workerGroupSpecs": [
+                    {"replicas": 0, "minReplicas": 2, "template": GPU},
+                    {"replicas": 5, "maxReplicas": 3, "template": GPU},
+                    {"replicas": 7, "suspend": True, "template": GPU},
+                ]
+            },
+            5,
+        ),
+        ("PyTorchJob", {"pytorchReplicaSpecs": {"Worker": {"replicas": None, "template": GPU}}}, 1),
+        ("MPIJob", {"mpiReplicaSpecs": None}, None),
+        ("JobSet", {"replicatedJobs": [{"replicas": 2}]}, None),
+        ("RayJob", {"rayClusterSpec": {"workerGroupSpecs": [{"replicas": "1e9", "template": GPU}]}}, None),
         ("Deployment", {"replicas": 3, "template": GPU}, None),
         ("JobSet", {"replicatedJobs": "text"}, None),
     ],
