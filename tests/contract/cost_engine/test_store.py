@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import text
 
-from gpuloom.errors import NotReadyError
+from gpuloom.errors import DeadlineError, NotReadyError
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.node import PodRef
 from gpuloom.model.usage import DeviceUsage, UsageBatch, UsageCursor, UsageWindow
+from gpuloom.runtime.clock import SystemClock
 from gpuloom.store.database import Database
+from gpuloom.store.settings import StoreConfig, database_url
 from services.cost_engine.core.attribution import bill_of
 from services.cost_engine.core.grouping import Amounts, grouped, total
 from services.cost_engine.core.intervals import (
@@ -281,6 +283,24 @@ async def test_a_leader_of_an_earlier_term_can_not_write(store: CostStore, datab
         await store.save_facts(FactChanges([a_node("n2")]), NOW_NS)
     with pytest.raises(NotReadyError, match="another replica leads"):
         await store.ingest([a_batch(windows(1, 2))], NOW_NS)
+
+
+async def test_a_database_that_does_not_answer_in_time_is_an_error_of_ours_and_nothing_is_kept(
+    store: CostStore, database: Database, database_address: str
+) -> None:
+    await prepared(store)
+    await store.ingest([a_batch(windows(1, 1))], NOW_NS)
+    lock = "BEGIN IMMEDIATE" if database.is_sqlite else "LOCK TABLE usage_window"
+    impatient = StoreConfig(url=database_url(database_address), threads=1, timeout_s=0.1)
+    async with Database(impatient, SystemClock()) as other:
+        with database.engine.connect() as holder:
+            holder.exec_driver_sql("ROLLBACK" if database.is_sqlite else "SELECT 1")
+            holder.exec_driver_sql(lock)
+            with pytest.raises(DeadlineError):
+                await CostStore(other).ingest([a_batch(windows(2, 1))], NOW_NS)
+            holder.rollback()
+
+        assert (await CostStore(other).ingest([a_batch(windows(2, 1))], NOW_NS)).rows == 1
 
 
 async def test_migrations_go_up_and_down_and_up_again(store: CostStore, database: Database) -> None:
