@@ -80,11 +80,11 @@ class CostStore:
         )
 
     async def save_facts(self, changes: FactChanges, now_ns: int) -> None:
-        await self._database.write(lambda session: self._save_facts(session, changes, now_ns))
+        await self.write(lambda session: self._save_facts(session, changes, now_ns))
 
     async def ingest(self, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
         """All of these and the cursors after them, or nothing. What was read before is left out."""
-        return await self._database.write(lambda session: self._ingest(session, batches, received_ns))
+        return await self.write(lambda session: self._ingest(session, batches, received_ns))
 
     async def begin_term(self, now_ns: int) -> None:
         """From now on this store's owner leads: whoever led before can't write any more, paused or not."""
@@ -106,16 +106,16 @@ class CostStore:
     async def save_prices(self, told: Iterable[Price], now_ns: int) -> int:
         """Late news of a price changes the hours since it holds, as far back as windows are kept."""
         listed = list(told)
-        return await self._database.write(lambda session: self._save_prices(session, listed, now_ns))
+        return await self.write(lambda session: self._save_prices(session, listed, now_ns))
 
     async def replace_prices(self, source: Source, listed: Sequence[Price], now_ns: int) -> None:
-        await self._database.write(lambda session: self._replace_prices(session, source, listed, now_ns))
+        await self.write(lambda session: self._replace_prices(session, source, listed, now_ns))
 
     async def compute(self, book: PriceBook, now_ns: int, *, grow: bool = True) -> int:
         """Bring costs up to date; `grow`: also the hour that lasts. How many node hours were computed."""
         oldest_ns = self._oldest_ns(now_ns)
         if grow:
-            await self._database.write(lambda session: costs.mark_open(session, now_ns, oldest_ns))
+            await self.write(lambda session: costs.mark_open(session, now_ns, oldest_ns))
         how = costs.Computation(book, now_ns, self.settings.gpu_permille)
         done = 0
         while True:
@@ -124,7 +124,7 @@ class CostStore:
             for hour, nodes in due:
                 for first in range(0, len(nodes), costs.NODES_A_TRANSACTION):
                     part = nodes[first : first + costs.NODES_A_TRANSACTION]
-                    await self._database.write(_computing(hour, part, how))
+                    await self.write(_computing(hour, part, how))
                     done += len(part)
             if not due or sum(len(nodes) for _, nodes in pending) < DIRTY_A_PASS:
                 return done
@@ -161,8 +161,14 @@ class CostStore:
         await self._database.write(lambda session: usage.drop_before(session, raw_ns))
         await self._database.write(lambda session: costs.drop_hours_before(session, hour_of(hourly_ns)))
 
-    async def write(self, work: Callable[[Session], object]) -> None:
-        await self._database.write(work)
+    async def write(self, work: Callable[[Session], Result]) -> Result:
+        """In one transaction. Raise NotReadyError if this store's owner has led and leads no more."""
+
+        def fenced(session: Session) -> Result:
+            self._require_term(session)
+            return work(session)
+
+        return await self._database.write(fenced)
 
     async def read(self, work: Callable[[Session], Result]) -> Result:
         return await self._database.read(work)
@@ -185,7 +191,6 @@ class CostStore:
             raise NotReadyError("another replica leads now")
 
     def _save_facts(self, session: Session, changes: FactChanges, now_ns: int) -> None:
-        self._require_term(session)
         oldest_ns = self._oldest_ns(now_ns)
         for node in changes.nodes:
             intervals.save_node(session, node.interval, now_ns)
@@ -203,7 +208,6 @@ class CostStore:
         intervals.touch(session, changes.alive_nodes, changes.alive_pods, now_ns)
 
     def _ingest(self, session: Session, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
-        self._require_term(session)
         times = Times(received_ns, self._oldest_ns(received_ns))
         return ingest(session, batches, times, self._days)
 

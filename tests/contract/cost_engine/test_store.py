@@ -1,5 +1,6 @@
 """What the engine counts on, on SQLite and on PostgreSQL."""
 
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -276,13 +277,40 @@ async def test_hours_in_which_nobody_computed_are_computed_when_somebody_does_ag
 
 async def test_a_leader_of_an_earlier_term_can_not_write(store: CostStore, database: Database) -> None:
     await store.begin_term(START_NS)
-    await store.save_facts(FactChanges([a_node()]), NOW_NS)
+    book = await prepared(store)
     await CostStore(database).begin_term(NOW_NS)
 
-    with pytest.raises(NotReadyError, match="another replica leads"):
-        await store.save_facts(FactChanges([a_node("n2")]), NOW_NS)
-    with pytest.raises(NotReadyError, match="another replica leads"):
-        await store.ingest([a_batch(windows(1, 2))], NOW_NS)
+    writes: list[Awaitable[object]] = [
+        store.save_facts(FactChanges([a_node("n2")]), NOW_NS),
+        store.ingest([a_batch(windows(1, 2))], NOW_NS),
+        store.compute(book, NOW_NS),
+        store.compute(book, NOW_NS, grow=False),
+        store.save_prices([replace(PRICE, source=Source.AWS)], NOW_NS),
+        store.replace_prices(Source.CUSTOM, [], NOW_NS),
+        store.write(lambda session: session.execute(text("DELETE FROM budget_alert"))),
+    ]
+    for write in writes:
+        with pytest.raises(NotReadyError, match="another replica leads"):
+            await write
+
+
+async def test_a_leader_that_was_paused_over_the_hour_does_not_cut_the_hour_that_its_successor_computed(
+    store: CostStore, database: Database
+) -> None:
+    successor = CostStore(database)
+    await store.begin_term(START_NS)
+    book = await prepared(store)
+    paused_ns = START_NS + HOUR_NS - MINUTE_NS
+    await successor.begin_term(START_NS + HOUR_NS)
+    await successor.compute(book, START_NS + 2 * HOUR_NS)
+    before = await totals(store)
+    await successor.save_facts(FactChanges([], [a_pod("p4")]), START_NS + 2 * HOUR_NS)
+
+    with pytest.raises(NotReadyError):
+        await store.compute(book, paused_ns)
+    await successor.compute(book, START_NS + 2 * HOUR_NS)
+
+    assert (await totals(store))[()].cost == before[()].cost
 
 
 async def test_a_database_that_does_not_answer_in_time_is_an_error_of_ours_and_nothing_is_kept(
