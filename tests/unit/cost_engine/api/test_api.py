@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -87,6 +87,25 @@ async def test_an_answer_adds_up_and_filters_and_says_that_it_is_not_final(queri
     assert only.total.cost == HOURS * 1_200_000_000
 
 
+async def test_a_team_that_is_filtered_by_has_its_part_once_however_it_is_grouped(
+    queries: Queries, tmp_path: Path
+) -> None:
+    rules = tmp_path / "teams.toml"
+    rules.write_text("[[rule]]\nnamespaces = ['team-a']\nteams = { vision = 60, language = 40 }\n")
+    queries = Queries(queries._store, TeamRules(rules, queries._clock), queries._clock, 720)
+    span = START, START + timedelta(hours=HOURS)
+    whole = (await queries.costs(CostQuestion(*span, "all", (), {"namespace": ("team-a",)}))).total.cost
+
+    answers = [
+        await queries.costs(CostQuestion(*span, "all", by, {"team": ("vision",)}))
+        for by in ((), ("team",), ("namespace", "team"), ("pod",))
+    ]
+
+    assert [answer.total for answer in answers] == [answers[0].total] * 4
+    assert answers[0].total.cost == pytest.approx(0.6 * whole, rel=1e-6)
+    assert [line.group for line in answers[1].lines] == [("vision",)]
+
+
 async def test_savings_are_by_mechanism_and_add_up(queries: Queries) -> None:
     report = await queries.savings(START, START + timedelta(hours=HOURS))
 
@@ -110,6 +129,10 @@ async def test_a_summary_has_the_present_rate_for_a_month_that_it_names(queries:
         CostQuestion(START, START),
         CostQuestion(START - timedelta(days=5000), START),
         CostQuestion(START - timedelta(days=100), START, "hour"),
+        CostQuestion(datetime(2300, 1, 1, tzinfo=UTC), datetime(2300, 1, 2, tzinfo=UTC)),
+        CostQuestion(datetime(9999, 12, 31, 23, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=UTC)),
+        CostQuestion(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), datetime(1, 1, 2, tzinfo=UTC)),
+        CostQuestion(end=datetime(1, 1, 1, tzinfo=UTC)),
     ],
 )
 async def test_what_can_not_be_asked_is_refused(queries: Queries, asked: CostQuestion) -> None:
