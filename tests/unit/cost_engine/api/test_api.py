@@ -35,6 +35,7 @@ from services.cost_engine.core.intervals import (
     PodIdentity,
     PodInterval,
 )
+from services.cost_engine.core.opencost import allocation_request
 from services.cost_engine.core.prices import Price, Source
 from services.cost_engine.core.tracking import NodeChange, PodChange
 from services.cost_engine.ingest.consumer import now_ns
@@ -223,6 +224,27 @@ class Reviews:
             raise UnavailableError("no answer")
         self.asked += 1
         return {"status": {"authenticated": obj["spec"]["token"] == "good"}}
+
+
+def asked_for(**query: str) -> CostQuestion:
+    return allocation_request(query, datetime(2026, 3, 5, 7, tzinfo=UTC)).question
+
+
+def test_opencosts_clients_are_understood_as_it_understands_them() -> None:
+    assert asked_for(window="7d").step == "all"
+    assert asked_for(window="2d", step="24h").step == "day"
+    assert asked_for(window="60m", step="1h").step == "all"
+    assert asked_for(window="2h", step="60m").step == "hour"
+    assert asked_for(window="2h", step="1h", accumulate="true").step == "all"
+    assert asked_for(filterNamespaces="a, b,").filters == {"namespace": ("a", "b")}
+    february = asked_for(window="lastmonth")
+    assert (february.start, february.end) == (
+        datetime(2026, 2, 1, tzinfo=UTC),
+        datetime(2026, 3, 1, tzinfo=UTC),
+    )
+    assert asked_for(window="1769904000,1772323200") == february
+    with pytest.raises(ValueError, match="step must be"):
+        asked_for(window="9d", step="3d")
 
 
 async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts_their_token(
