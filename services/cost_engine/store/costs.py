@@ -69,11 +69,14 @@ class Computation:
     gpu_permille: int
 
 
-def dirty_hours(session: Session, limit: int) -> list[tuple[int, list[str]]]:
-    """The newest hours first, because people look at them; of each at most so many nodes."""
+def dirty_hours(session: Session, now_ns: int, limit: int) -> list[tuple[int, list[str]]]:
+    """Those that have begun, the newest first, because people look at them; at most so many nodes in all."""
     rows = session.execute(
-        text("SELECT hour_ns, node_uid FROM dirty_hour ORDER BY hour_ns DESC, node_uid LIMIT :limit"),
-        {"limit": limit},
+        text(
+            "SELECT hour_ns, node_uid FROM dirty_hour WHERE hour_ns < :now "
+            "ORDER BY hour_ns DESC, node_uid LIMIT :limit"
+        ),
+        {"now": now_ns, "limit": limit},
     )
     found: dict[int, list[str]] = {}
     for row in rows:

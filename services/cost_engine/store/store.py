@@ -22,12 +22,14 @@ from services.cost_engine.core.intervals import (
     HOUR_NS,
     NodeInterval,
     PodInterval,
+    day_of,
     hour_of,
 )
+from services.cost_engine.core.objects import SliceRule
 from services.cost_engine.core.prices import BookSettings, Price, PriceBook, Source
 from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
 from services.cost_engine.store import costs, intervals, prices, timescale, usage
-from services.cost_engine.store.ingest import Ingested, Times, ingest
+from services.cost_engine.store.ingest import Ingested, Received, ingest
 
 Result = TypeVar("Result")
 
@@ -40,6 +42,7 @@ class StoreSettings:
     raw_retention_ns: int = 7 * DAY_NS
     hourly_retention_ns: int = 400 * DAY_NS
     gpu_permille: int = 1000
+    slice_rule: SliceRule = SliceRule.COMPUTE
     book: BookSettings = field(default_factory=BookSettings)
 
 
@@ -119,14 +122,13 @@ class CostStore:
         how = costs.Computation(book, now_ns, self.settings.gpu_permille)
         done = 0
         while True:
-            pending = await self._database.read(lambda session: costs.dirty_hours(session, DIRTY_A_PASS))
-            due = [(hour, nodes) for hour, nodes in pending if hour < now_ns]
+            due = await self._database.read(lambda session: costs.dirty_hours(session, now_ns, DIRTY_A_PASS))
             for hour, nodes in due:
                 for first in range(0, len(nodes), costs.NODES_A_TRANSACTION):
                     part = nodes[first : first + costs.NODES_A_TRANSACTION]
                     await self.write(_computing(hour, part, how))
                     done += len(part)
-            if not due or sum(len(nodes) for _, nodes in pending) < DIRTY_A_PASS:
+            if sum(len(nodes) for _, nodes in due) < DIRTY_A_PASS:
                 return done
 
     async def facts(
@@ -154,12 +156,11 @@ class CostStore:
 
     async def expire(self, now_ns: int) -> None:
         """Drop what is older than it is to be kept. Sums by day stay."""
-        raw_ns, hourly_ns = (
-            now_ns - self.settings.raw_retention_ns,
-            now_ns - self.settings.hourly_retention_ns,
-        )
+        raw_ns = now_ns - self.settings.raw_retention_ns
+        # A day of which an hour may be computed again is summed up anew from all its hours.
+        hourly_ns = min(hour_of(now_ns - self.settings.hourly_retention_ns), day_of(self._oldest_ns(now_ns)))
         await self._database.write(lambda session: usage.drop_before(session, raw_ns))
-        await self._database.write(lambda session: costs.drop_hours_before(session, hour_of(hourly_ns)))
+        await self._database.write(lambda session: costs.drop_hours_before(session, hourly_ns))
 
     async def write(self, work: Callable[[Session], Result]) -> Result:
         """In one transaction. Raise NotReadyError if this store's owner has led and leads no more."""
@@ -208,8 +209,8 @@ class CostStore:
         intervals.touch(session, changes.alive_nodes, changes.alive_pods, now_ns)
 
     def _ingest(self, session: Session, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
-        times = Times(received_ns, self._oldest_ns(received_ns))
-        return ingest(session, batches, times, self._days)
+        received = Received(received_ns, self._oldest_ns(received_ns), self.settings.slice_rule)
+        return ingest(session, batches, received, self._days)
 
     def _save_prices(self, session: Session, told: Sequence[Price], now_ns: int) -> int:
         changed = prices.save_prices(session, told)

@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
 from gpuloom.errors import DeadlineError, NotReadyError
 from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
 from gpuloom.model.usage import DeviceUsage, UsageBatch, UsageCursor, UsageWindow
 from gpuloom.runtime.clock import SystemClock
@@ -28,14 +29,14 @@ from services.cost_engine.core.intervals import (
 )
 from services.cost_engine.core.prices import Price, PriceBook, Source
 from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
-from services.cost_engine.store import timescale
+from services.cost_engine.store import intervals, timescale
 from services.cost_engine.store.costs import Window
-from services.cost_engine.store.store import MIGRATIONS, CostStore, FactChanges
+from services.cost_engine.store.store import MIGRATIONS, CostStore, FactChanges, StoreSettings
 
 MINUTE_NS = 60_000_000_000
 START_NS = 20_000 * DAY_NS
 PRICE = Price("aws", "", "", "g4dn.xlarge", "on-demand", 526_000_001, 0, None, Source.CUSTOM)
-HOSTILE = """'; DROP TABLE pod; -- " \\ \t 中文 🎉 %s :name {}"""
+HOSTILE = """'; DROP TABLE pod; -- " \\ \t 中文 🎉 %s :name {} \\u0000 \0"""
 
 
 def a_node(uid: str = "n1", start_ns: int = START_NS, end_ns: int | None = None) -> NodeChange:
@@ -167,6 +168,18 @@ async def test_a_pod_that_only_windows_show_is_recovered_from_them(store: CostSt
     assert found["ns/ghost",].unknown == 0
 
 
+async def test_a_slice_that_only_windows_show_is_billed_as_a_slice(store: CostStore) -> None:
+    await prepared(store)
+    ref = DeviceRef("GPU-1", MigPlacement(0, "1g.10gb"))
+    (window,) = windows(1, 1, pods=("ghost",))
+    usage = replace(window.devices[0], device=ref, milli=None)
+
+    await store.ingest([a_batch([replace(window, devices=(usage,))])], NOW_NS)
+
+    pods = await store.read(lambda session: intervals.pod_intervals(session, ["ghost"]))
+    assert pods["ghost"].claim == Claim(UNITS_PER_GPU // 7, 1, "mig")
+
+
 async def test_a_pod_that_was_gone_after_a_restart_is_billed_as_long_as_later_windows_show_it(
     store: CostStore,
 ) -> None:
@@ -244,6 +257,38 @@ async def test_old_windows_go_and_what_they_gave_stays(store: CostStore, databas
     )
     assert (kept, late.rows, late.late) == (0, 0, 2)
     assert await totals(store, ("namespace",)) == before
+
+
+async def test_days_keep_their_sums_however_soon_hours_are_dropped(database: Database) -> None:
+    store = CostStore(database, StoreSettings(raw_retention_ns=7 * DAY_NS, hourly_retention_ns=DAY_NS))
+    await store.open()
+    book = await prepared(store)
+    later = START_NS + 3 * DAY_NS
+    await store.compute(book, later)
+    before = await totals(store)
+
+    await store.expire(later)
+    await store.ingest([a_batch(windows(1, 5))], later)
+    await store.compute(book, later)
+
+    facts = await store.facts(Window(START_NS, START_NS + DAY_NS, DAY_NS), frozenset())
+    assert total(grouped(facts, ())).cost == before[()].cost
+
+
+async def test_an_hour_is_computed_however_many_are_marked_that_have_not_begun(
+    store: CostStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the engine's clock was set back by hours."""
+    monkeypatch.setattr("services.cost_engine.store.store.DIRTY_A_PASS", 2)
+    book = await prepared(store)
+    await store.compute(book, NOW_NS)
+    ahead = [replace(window, start=window.start + timedelta(hours=5)) for window in windows(1, 180)]
+    await store.ingest([a_batch(ahead)], NOW_NS + 5 * HOUR_NS)
+    await store.save_facts(FactChanges([a_node("n2")], [a_pod("p5", node="n2")]), NOW_NS)
+
+    await store.compute(book, NOW_NS)
+
+    assert (await totals(store))[()].cost == 2 * bill(book)
 
 
 async def test_a_clock_that_jumps_an_hour_both_ways_loses_and_doubles_nothing(store: CostStore) -> None:
