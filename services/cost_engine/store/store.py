@@ -205,8 +205,20 @@ class CostStore:
             intervals.save_pod_interval(session, pod.interval, now_ns)
             intervals.mark_span(session, pod.interval.node_uid, pod.touched, oldest_ns)
         for gap in changes.gaps:
-            intervals.save_gap(session, gap.node_uid, gap.pod_uid, (gap.start_ns, gap.end_ns), gap.reason)
+            self._save_gap(session, gap, oldest_ns)
         intervals.touch(session, changes.alive_nodes, changes.alive_pods, now_ns)
+
+    def _save_gap(self, session: Session, gap: Gap, oldest_ns: int) -> None:
+        """Windows that came before it may show the pod for longer."""
+        start_ns = gap.start_ns
+        if gap.pod_uid:
+            seen = usage.last_seen_ns(session, [gap.pod_uid], gap.start_ns - HOUR_NS)
+            start_ns = min(gap.end_ns, max(start_ns, seen.get(gap.pod_uid, 0)))
+        if start_ns > gap.start_ns:
+            intervals.extend_pod(session, gap.pod_uid, gap.node_uid, start_ns)
+            intervals.mark_span(session, gap.node_uid, (gap.start_ns, start_ns), oldest_ns)
+        if start_ns < gap.end_ns:
+            intervals.save_gap(session, gap.node_uid, gap.pod_uid, (start_ns, gap.end_ns), gap.reason)
 
     def _ingest(self, session: Session, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
         received = Received(received_ns, self._oldest_ns(received_ns), self.settings.slice_rule)

@@ -27,8 +27,9 @@ from services.cost_engine.core.intervals import (
     PodIdentity,
     PodInterval,
 )
+from services.cost_engine.core.objects import SliceRule
 from services.cost_engine.core.prices import Price, PriceBook, Source
-from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
+from services.cost_engine.core.tracking import Gap, NodeChange, PodChange, Tracker
 from services.cost_engine.store import intervals, timescale
 from services.cost_engine.store.costs import Window
 from services.cost_engine.store.store import MIGRATIONS, CostStore, FactChanges, StoreSettings
@@ -205,6 +206,34 @@ async def test_a_pod_that_was_gone_after_a_restart_is_billed_as_long_as_later_wi
     (told,) = [row.cost for group, row in (await totals(store, ("pod",))).items() if group == ("ns/gone",)]
     assert cost == told
     assert [(gap.start_ns, gap.end_ns) for gap in until_then] == [(START_NS + 75 * MINUTE_NS, back_ns)]
+    assert await store.gaps(START_NS, NOW_NS) == []
+
+
+@pytest.mark.parametrize("written_after", [1, 3, 5, 9])
+async def test_a_pod_that_was_removed_by_force_is_billed_until_windows_show_it_no_more(
+    store: CostStore, written_after: int
+) -> None:
+    """Whenever its removal is written: windows before and after tell the same."""
+    await prepared(store)
+    tracker = Tracker(0, (), SliceRule.COMPUTE)
+    removed_ns = START_NS + 2 * MINUTE_NS
+    pod = {"metadata": {"uid": "forced"}, "spec": {"nodeName": "node-n1"}, "status": {"phase": "Running"}}
+    interval = replace(a_pod("forced").interval, end_ns=None)
+    tracker.restore([(a_node().interval, START_NS)], [(interval, START_NS)])
+    started = PodChange(interval, PodIdentity("forced", "ns", "forced"), (START_NS, START_NS))
+    await store.save_facts(FactChanges([], [started]), START_NS)
+    tracker.forget_pod(pod, removed_ns)
+    pending = tracker.drain()
+
+    for number in range(1, 10):
+        pods = ("forced",) if number <= 4 else ()
+        await store.ingest([a_batch(windows(number, 1, pods=pods))], NOW_NS)
+        if number == written_after:
+            await store.save_facts(FactChanges(pending.nodes, pending.pods, pending.gaps), NOW_NS)
+    await store.ingest([a_batch(windows(10, 1, pods=()))], NOW_NS)
+
+    pods = await store.read(lambda session: intervals.pod_intervals(session, ["forced"]))
+    assert pods["forced"].end_ns == START_NS + 4 * MINUTE_NS
     assert await store.gaps(START_NS, NOW_NS) == []
 
 
