@@ -39,10 +39,9 @@ _SUMS = (
     "unpriced_ns",
     "energy_mj",
 )
+_ROW_KEYS = ("node_uid", "owner", "price")
 _KEYS = (
-    "node_uid",
-    "owner",
-    "price",
+    *_ROW_KEYS,
     "node",
     "namespace",
     "pool",
@@ -320,11 +319,13 @@ def _sum_day(session: Session, day_ns: int, node_uids: Sequence[str]) -> None:
     session.execute(
         text(f"DELETE FROM cost_day WHERE bucket_ns = :day AND node_uid IN ({clause})"), values | {"end": 0}
     )
-    keys = ", ".join(_KEYS)
+    # Hours that are still to be computed anew may call the same owner otherwise: it has one row all the same.
+    named = ", ".join(f"MAX({name})" for name in _KEYS[len(_ROW_KEYS) :])
+    keys = ", ".join(_ROW_KEYS)
     session.execute(
         text(
             f"INSERT INTO cost_day ({', '.join(_COLUMNS)}) "
-            f"SELECT CAST(:day AS BIGINT), {keys}, {_SUMMED}, MAX(as_of_ns) FROM cost_hour "
+            f"SELECT CAST(:day AS BIGINT), {keys}, {named}, {_SUMMED}, MAX(as_of_ns) FROM cost_hour "
             f"WHERE bucket_ns >= :day AND bucket_ns < :end AND node_uid IN ({clause}) GROUP BY {keys}"
         ),
         values,

@@ -232,8 +232,8 @@ async def test_a_pod_that_was_removed_by_force_is_billed_until_windows_show_it_n
             await store.save_facts(FactChanges(pending.nodes, pending.pods, pending.gaps), NOW_NS)
     await store.ingest([a_batch(windows(10, 1, pods=()))], NOW_NS)
 
-    pods = await store.read(lambda session: intervals.pod_intervals(session, ["forced"]))
-    assert pods["forced"].end_ns == START_NS + 4 * MINUTE_NS
+    kept = await store.read(lambda session: intervals.pod_intervals(session, ["forced"]))
+    assert kept["forced"].end_ns == START_NS + 4 * MINUTE_NS
     assert await store.gaps(START_NS, NOW_NS) == []
 
 
