@@ -25,7 +25,8 @@ from services.cost_engine.api.exports import Exports
 from services.cost_engine.api.http import CostHttp
 from services.cost_engine.api.queries import Queries
 from services.cost_engine.api.rules import TeamRules
-from services.cost_engine.core.exports import FOCUS_COLUMNS
+from services.cost_engine.core.exports import FOCUS_COLUMNS, ExportContext, focus_row
+from services.cost_engine.core.grouping import Amounts, CostFact
 from services.cost_engine.core.intervals import (
     HOUR_NS,
     UNITS_PER_GPU,
@@ -58,7 +59,7 @@ async def queries(tmp_path: Path) -> AsyncIterator[Queries]:
         await store.epoch_ns(start)
         prices = [
             Price("", "", "", "t", kind, rate, 0, None, Source.CUSTOM)
-            for kind, rate in (("on-demand", 3_060_000_001), ("spot", 1_200_000_000))
+            for kind, rate in (("on-demand", 3_060_000_001), ("spot", 1_200_000_000), ("reserved", 7))
         ]
         await store.replace_prices(Source.CUSTOM, prices, start)
         nodes, pods = [], []
@@ -195,12 +196,30 @@ async def test_a_focus_file_keeps_the_rules_of_the_specification(queries: Querie
         assert bool(row["ConsumedQuantity"]) == bool(row["ConsumedUnit"])
         assert bool(row["SkuId"]) == bool(row["SkuPriceId"])
         assert all(isinstance(value, str) for value in json.loads(row["Tags"]).values())
-        if row["ListUnitPrice"]:
-            listed = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
-            assert abs(listed - Decimal(row["ListCost"])) < Decimal("0.0000001")
+        for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
+            product = Decimal(row[price]) * Decimal(row["PricingQuantity"])
+            assert abs(product - Decimal(row[cost])) < Decimal("0.0000000005")
+        committed = row["PricingCategory"] == "Committed"
+        assert {bool(row[name]) for name in row if name.startswith("CommitmentDiscount")} == {committed}
     assert sum(nano_usd(row["BilledCost"]) for row in rows) == HOURS * 4_260_000_001
     dynamic = [row for row in rows if row["PricingCategory"] == "Dynamic"]
     assert sum(nano_usd(row["BilledCost"]) for row in dynamic) == HOURS * 1_200_000_000
+
+
+def test_a_reserved_node_is_a_commitment_that_is_used_and_a_missing_price_is_called_so() -> None:
+    context = ExportContext(HOUR_NS, 2**62)
+    for hours, kind, quality in ((720 * 8, "reserved", "exact"), (1, "on-demand", ""), (0, "reserved", "")):
+        amounts = Amounts(
+            cost=10**15 + 7, unit_ms=hours * 3_600_000 * UNITS_PER_GPU // 7, on_demand=10**15 + 7
+        )
+        fact = CostFact(0, "p", amounts, node="n", instance_type="t", capacity_type=kind, quality=quality)
+
+        row = dict(zip(FOCUS_COLUMNS, focus_row(fact, context), strict=True))
+
+        product = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
+        assert abs(product - Decimal(row["ListCost"])) < Decimal("0.0000000005")
+        assert row["CommitmentDiscountStatus"] == ("Used" if kind == "reserved" else "")
+        assert json.loads(row["Tags"])["gpuloom/priceQuality"] == (quality or "missing")
 
 
 async def test_other_files_add_up_too_and_labels_come_back_as_they_were(queries: Queries) -> None:
