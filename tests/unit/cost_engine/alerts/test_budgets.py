@@ -377,6 +377,9 @@ async def test_a_mail_goes_to_those_whom_the_alert_names_and_a_refusal_counts_as
     assert other.name == "email:lab@example.com,boss@example.com"
 
 
+_HOOKS = (ChannelType.SLACK, ChannelType.WEBHOOK)
+
+
 async def test_alertmanager_and_slack_are_told_as_the_installation_says() -> None:
     config = replace(
         SETTINGS, alertmanager_url="http://alertmanager:9093/", slack_url="https://hooks.example.com/x"
@@ -386,6 +389,13 @@ async def test_alertmanager_and_slack_are_told_as_the_installation_says() -> Non
     names = [channel.name for channel in ConfiguredChannels(config).of(crossing)]
 
     assert names == ["alertmanager", "slack:"]
+    own = [ChannelSpec(kind, {"url": "https://hooks.example.com/secret"}) for kind in _HOOKS]
+    other = [ChannelSpec(kind, {"url": "https://hooks.example.com/other"}) for kind in _HOOKS]
+    named = replace(crossing, alert=BudgetAlert("hard", 100, channels=(*own, *other)))
+    # Names are logged and kept: they tell addresses apart, and show none.
+    names = [channel.name for channel in ConfiguredChannels(config).of(named)]
+    assert len(set(names)) == 5
+    assert not any("example" in name for name in names)
     assert alertmanager_body(crossing) == [
         {
             "labels": {
