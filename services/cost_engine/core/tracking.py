@@ -102,9 +102,11 @@ class Tracker:
             end_ns = max(pod.start_ns, seen_ns.get(uid, pod.start_ns), known_end_ns.get(uid, 0))
             ends.append((pod.node_uid, end_ns))
             self._end_pod(pod, end_ns, now_ns)
-            # Told even where usage shows the pod: windows that are still on their way narrow it.
-            if end_ns < now_ns:
-                self._pending.gaps.append(Gap(pod.node_uid, uid, end_ns, now_ns, POD_GONE))
+            # Told even where usage shows the pod: windows that are still on their way narrow it. On a node
+            # that is there they may show it even now, as after a forced deletion.
+            gone_ns = now_ns + REMOVED_NS if pod.node_uid in present else now_ns
+            if end_ns < gone_ns:
+                self._pending.gaps.append(Gap(pod.node_uid, uid, end_ns, gone_ns, POD_GONE))
         for uid in sorted(self.nodes.keys() - present):
             node = self.nodes.pop(uid)
             # A pod that ran there to a later time proves that the node did.

@@ -210,8 +210,9 @@ async def test_a_pod_that_was_gone_after_a_restart_is_billed_as_long_as_later_wi
 
 
 @pytest.mark.parametrize("written_after", [1, 3, 5, 9])
+@pytest.mark.parametrize("engine_was_away", [False, True])
 async def test_a_pod_that_was_removed_by_force_is_billed_until_windows_show_it_no_more(
-    store: CostStore, written_after: int
+    store: CostStore, written_after: int, engine_was_away: bool
 ) -> None:
     """Whenever its removal is written: windows before and after tell the same."""
     await prepared(store)
@@ -222,7 +223,10 @@ async def test_a_pod_that_was_removed_by_force_is_billed_until_windows_show_it_n
     tracker.restore([(a_node().interval, START_NS)], [(interval, START_NS)])
     started = PodChange(interval, PodIdentity("forced", "ns", "forced"), (START_NS, START_NS))
     await store.save_facts(FactChanges([], [started]), START_NS)
-    tracker.forget_pod(pod, removed_ns)
+    if engine_was_away:
+        tracker.settle({"forced": START_NS}, frozenset({"n1"}), {}, removed_ns)
+    else:
+        tracker.forget_pod(pod, removed_ns)
     pending = tracker.drain()
 
     for number in range(1, 10):

@@ -45,7 +45,7 @@ from services.cost_engine.core.objects import (
 from services.cost_engine.core.prices import SPOT, PriceBook, Quality, Source
 from services.cost_engine.core.savings import monthly
 from services.cost_engine.core.teams import UNALLOCATED, TeamRule, parse_rules
-from services.cost_engine.core.tracking import Tracker
+from services.cost_engine.core.tracking import REMOVED_NS, Tracker
 from services.cost_engine.prices.catalogue import catalogue_prices, custom_prices
 from tests.unit.cost_engine.core.builders import START_NS, a_pod, a_price, an_hour, some_traits
 
@@ -243,8 +243,8 @@ def test_a_gap_after_a_restart_is_marked_and_ends_where_usage_shows_the_pod_last
         "two": START_NS + 9,
     }
     assert [(gap.pod_uid, gap.start_ns, gap.end_ns) for gap in pending.gaps] == [
-        ("one", START_NS + 5, START_NS + 20),
-        ("two", START_NS + 9, START_NS + 20),
+        ("one", START_NS + 5, START_NS + 20 + REMOVED_NS),
+        ("two", START_NS + 9, START_NS + 20 + REMOVED_NS),
     ]
 
 
