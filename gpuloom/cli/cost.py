@@ -35,7 +35,7 @@ from gpuloom.model.money import usd
 if TYPE_CHECKING:
     from gpuloom.rpc.channel import RpcChannel
 
-_COLUMNS = ("GROUP", "ALLOCATED", "USED", "IDLE", "UNKNOWN", "COST", "SHARE")
+_COLUMNS = ("GROUP", "ALLOCATED", "USED", "IDLE", "COST", "SHARE", "UNKNOWN")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -205,9 +205,9 @@ def _cells(amounts: CostAmounts, total: CostAmounts) -> tuple[str, ...]:
         money(amounts.allocated),
         money(amounts.used),
         money(amounts.idle),
-        money(amounts.unknown),
         money(amounts.cost),
         share,
+        money(amounts.unknown),
     )
 
 

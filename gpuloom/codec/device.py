@@ -54,6 +54,8 @@ _LEVELS = {int(level) for level in PcieLevel}
 def bounded(text: str, what: str) -> str:
     if len(text) > MAX_NAME_LENGTH:
         raise InvalidRequestError(f"{what} is longer than {MAX_NAME_LENGTH} characters")
+    if "\0" in text:
+        raise InvalidRequestError(f"{what} has a character 0")
     return text
 
 

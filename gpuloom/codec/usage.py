@@ -24,7 +24,11 @@ MAX_WINDOW_NS = 24 * 3_600_000_000_000
 """Windows are about a minute long; one longer than a day is a mistake of whoever wrote it."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_SECOND = 253_402_300_799
+_LAST_SECOND = 2**33
+"""The year 2242: what is later is a mistake, and fits no column of a database."""
+_MOST_ENERGY_MJ = 10**13
+"""More than a hundred kilowatts for a day."""
+_MOST_MEMORY_BYTES = 2**50
 
 
 def window_to_proto(window: UsageWindow) -> pb.UsageWindow:
@@ -84,6 +88,9 @@ def _usage_from_proto(message: pb.DeviceUsage, duration_ns: int) -> DeviceUsage:
         raise InvalidRequestError("a usage window with more use than time")
     if message.HasField("milli") and not 1 <= message.milli <= MILLI_PER_GPU:
         raise InvalidRequestError(f"a device has 1 to {MILLI_PER_GPU} milli, not {message.milli}")
+    memory_bytes = max(message.memory_mean_bytes, message.memory_peak_bytes)
+    if message.energy_mj > _MOST_ENERGY_MJ or memory_bytes > _MOST_MEMORY_BYTES:
+        raise InvalidRequestError("a usage window with more energy or memory than a device can have")
     peak = message.utilization_peak if message.HasField("utilization_peak") else None
     if peak is not None and not (math.isfinite(peak) and 0.0 <= peak <= 1.0):
         raise InvalidRequestError("a utilisation that is not from 0 to 1")

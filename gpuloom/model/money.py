@@ -24,7 +24,8 @@ def nano_usd(amount: Decimal | str | int) -> int:
         raise ValueError(f"{str(amount)[:40]!r} is not an amount of money") from None
     if not usd.is_finite():
         raise ValueError(f"{usd} is not an amount of money")
-    if abs(usd) > MAX_USD:
+    # Without the context of arithmetic, in which a monstrous exponent is an error of its own.
+    if usd.copy_abs() > MAX_USD:
         raise ValueError(f"an amount of more than {MAX_USD:,} USD is not believed")
     return int((usd * NANO_PER_USD).to_integral_value(ROUND_HALF_EVEN))
 

@@ -219,5 +219,6 @@ class CostConfig:
             raw_retention_ns=self.raw_retention_days * DAY_NS,
             hourly_retention_ns=self.hourly_retention_days * DAY_NS,
             gpu_permille=self.gpu_permille,
+            slice_rule=self.slice_rule,
             book=BookSettings(spot_permille=self.prices.spot_percent * 10),
         )

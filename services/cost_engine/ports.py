@@ -6,6 +6,9 @@ from typing import Protocol
 from services.cost_engine.core.budgets import Crossing
 from services.cost_engine.core.prices import Price
 
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What reading a reply raises that is not of the shape that it should be."""
+
 
 class PriceSource(Protocol):
     """A cloud's price list."""

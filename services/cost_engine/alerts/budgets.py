@@ -2,8 +2,11 @@
 
 A crossing is written down before anybody is told, and each receiver once it was told: a restart or another
 leader tells only those who were not. A process killed between telling and writing tells once more.
+
+Receivers are told together and for a bounded time: one that hangs holds up neither the others nor the bill.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -17,7 +20,7 @@ from gpuloom.kube.objects import JsonObject, resource_version_of
 from gpuloom.kube.resources import COST_BUDGETS
 from gpuloom.model import cost as model
 from gpuloom.model.budget import AlertSeverity, CostBudget, CostBudgetStatus
-from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.clock import Clock, deadline
 from services.cost_engine.api.queries import moment
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.core.budgets import (
@@ -42,6 +45,8 @@ from services.cost_engine.store.store import CostStore
 _log = logging.getLogger(__name__)
 
 MAX_BUDGETS = 1000
+MAX_SENDS = 32
+SEND_S = 60.0
 STATUS_TIMEOUT_S = 5.0
 REASON = "BudgetReached"
 
@@ -97,6 +102,9 @@ class Budgets:
         self._clock = clock
         self._metrics = metrics
         self._standings: dict[str, BudgetStanding] = {}
+        self._due: list[tuple[Crossing, AlertChannel]] = []
+        self._failing: set[str] = set()
+        """Names of channels that did not take the last alert: they are told after the others."""
 
     def reports(self) -> list[model.BudgetReport]:
         return [_report(standing) for _, standing in sorted(self._standings.items())]
@@ -115,23 +123,35 @@ class Budgets:
         return found
 
     async def look(self) -> None:
-        """Once, at all of them. One that fails is tried again the next time."""
+        """Once, at all of them. One that fails is tried again the next time, and stands as it did."""
         objects = self._observed.objects()[:MAX_BUDGETS]
+        self._due = []
         standings: dict[str, BudgetStanding] = {}
         facts: dict[Window, list[CostFact]] = {}
         for obj in objects:
             try:
                 budget = cost_budget(obj)
-                if budget.spec.enabled:
-                    standings[budget.meta.name] = await self._look_at(obj, budget, facts)
             except InvalidRequestError as error:
                 _log.warning("budget not understood", extra={"reason": str(error)})
+                continue
+            if not budget.spec.enabled:
+                continue
+            try:
+                standings[budget.meta.name] = await self._look_at(obj, budget, facts)
             except GpuloomError as error:
                 _log.warning("budget not looked at", extra={"reason": str(error)})
+                last = self._standings.get(budget.meta.name)
+                if last is not None and self._still_holds(last, budget):
+                    standings[budget.meta.name] = last
         for name in self._standings.keys() - standings.keys():
             for family in (self._metrics.budget_spend, self._metrics.budget_forecast):
                 family.remove(name)
         self._standings = standings
+        await self._send_due()
+
+    def _still_holds(self, last: BudgetStanding, budget: CostBudget) -> bool:
+        same = (last.budget.meta.uid, last.budget.spec) == (budget.meta.uid, budget.spec)
+        return same and now_ns(self._clock) < last.period.end_ns
 
     async def _look_at(
         self, obj: JsonObject, budget: CostBudget, read: dict[Window, list[CostFact]]
@@ -163,7 +183,12 @@ class Budgets:
         )
         self._show(standing)
         status = CostBudgetStatus(spend, standing.forecast.expected, standing.state)
-        await self._writer.write_status(obj, status)
+        try:
+            await self._writer.write_status(obj, status)
+        except GpuloomError as error:
+            # Whoever is stopped does not depend on what people are shown.
+            fields = {"budget": budget.meta.name, "reason": str(error)}
+            _log.warning("status of a budget not written, trying again", extra=fields)
         return standing
 
     async def _tell(
@@ -174,18 +199,33 @@ class Budgets:
             if "event" not in told:
                 self._writer.tell(obj, crossing)
                 await self._note(crossing, "event")
-            for channel in self._channels.of(crossing):
-                if channel.name in told:
-                    continue
-                try:
-                    await channel.send(crossing)
-                except GpuloomError as error:
-                    self._metrics.alerts.labels("failed").inc()
-                    fields = {"budget": crossing.budget, "channel": channel.name, "reason": str(error)}
-                    _log.warning("alert not sent, trying again", extra=fields)
-                    continue
+            self._due += [
+                (crossing, channel) for channel in self._channels.of(crossing) if channel.name not in told
+            ]
+
+    async def _send_due(self) -> None:
+        slots = asyncio.Semaphore(MAX_SENDS)
+        ordered = sorted(self._due, key=lambda each: each[1].name in self._failing)
+        try:
+            async with deadline(self._clock, SEND_S), asyncio.TaskGroup() as group:
+                for crossing, channel in ordered:
+                    group.create_task(self._send(crossing, channel, slots))
+        except TimeoutError:
+            _log.warning("not all alerts were sent in time, trying again")
+
+    async def _send(self, crossing: Crossing, channel: AlertChannel, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            self._failing.add(channel.name)
+            try:
+                await channel.send(crossing)
                 await self._note(crossing, channel.name)
-                self._metrics.alerts.labels("sent").inc()
+            except GpuloomError as error:
+                self._metrics.alerts.labels("failed").inc()
+                fields = {"budget": crossing.budget, "channel": channel.name, "reason": str(error)}
+                _log.warning("alert not sent, trying again", extra=fields)
+                return
+            self._failing.discard(channel.name)
+            self._metrics.alerts.labels("sent").inc()
 
     async def _note(self, crossing: Crossing, channel: str) -> None:
         now = now_ns(self._clock)

@@ -27,6 +27,8 @@ MAX_SPAN_NS = 3 * 366 * DAY_NS
 MAX_HOURS_BY_HOUR = 24 * 92
 SPOOL_NS = DAY_NS
 """So long an agent keeps windows: later none can come."""
+EARLIEST, LATEST = datetime(1975, 1, 1, tzinfo=UTC), datetime(2240, 1, 1, tzinfo=UTC)
+"""Times outside, and windows that begin long before, do not fit a column."""
 _STEPS = {"all": 0, "hour": HOUR_NS, "day": DAY_NS}
 _COLUMNS = frozenset({"namespace", "node", "pool", "capacity_type", "instance_type", "quality"})
 _ALL = _COLUMNS | {"owner", "mechanism"}
@@ -127,6 +129,8 @@ class Queries:
     def window(self, question: model.CostQuestion, default_days: int = 1) -> Window:
         """Whole hours, and whole days where it is cut into days. Raise InvalidRequestError for none."""
         end = question.end or self._clock.now()
+        if not all(EARLIEST <= each <= LATEST for each in (end, question.start or end)):
+            raise InvalidRequestError(f"ask for a time from {EARLIEST.year} to {LATEST.year}")
         start = question.start or end - timedelta(days=default_days)
         step_ns = _STEPS[question.step]
         start_ns, end_ns = ns_of(start), ns_of(end)
@@ -152,16 +156,19 @@ class Queries:
         if "team" in asked:
             columns |= {"pool"}
         facts = await self._store.facts(window, frozenset(columns))
-        return [kept for fact in facts if (kept := self._filtered(fact, filters)) is not None]
+        return [kept for fact in facts for kept in self._filtered(fact, filters)]
 
-    def _filtered(self, fact: CostFact, filters: Mapping[str, Sequence[str]]) -> CostFact | None:
-        """What is left of it: a team may pay for a part."""
+    def _filtered(self, fact: CostFact, filters: Mapping[str, Sequence[str]]) -> list[CostFact]:
+        """What is left of it: a team may pay for a part, which is that team's from then on."""
+        kept = [fact]
         for name, allowed in filters.items():
-            rows = [row for row in grouped([fact], (name,), self._rules.rules) if row.group[0] in allowed]
-            if not rows:
-                return None
-            fact = replace(fact, amounts=total(rows))
-        return fact
+            kept = [
+                replace(one, amounts=row.amounts, team=row.group[0] if name == "team" else one.team)
+                for one in kept
+                for row in grouped([one], (name,), self._rules.rules)
+                if row.group[0] in allowed
+            ]
+        return kept
 
 
 def amounts_of(amounts: Amounts) -> model.CostAmounts:

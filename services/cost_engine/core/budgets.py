@@ -136,11 +136,17 @@ def crossings(budget: CostBudget, period: Period, spend: int) -> list[Crossing]:
     reached = [alert for alert in budget.spec.alerts if spend * 100 >= limit * alert.threshold_percent]
     if spend >= limit and not any(alert.threshold_percent == 100 for alert in budget.spec.alerts):
         # Grace counts from when the limit was reached, whether or not somebody wants to hear of it.
-        reached.append(BudgetAlert("limit", 100, AlertSeverity.CRITICAL))
+        reached.append(BudgetAlert(_free_name(budget), 100, AlertSeverity.CRITICAL))
     return [
         Crossing(budget.meta.uid, budget.meta.name, period.start_ns, alert, spend, limit)
         for alert in sorted(reached, key=lambda alert: (alert.threshold_percent, alert.name))
     ]
+
+
+def _free_name(budget: CostBudget) -> str:
+    """Of the alert at the limit that nobody asked for: an alert that is named like it must not hide it."""
+    names = {alert.name for alert in budget.spec.alerts}
+    return next(name for name in ("limit", *(f"limit-{number}" for number in range(17))) if name not in names)
 
 
 def state_of(budget: CostBudget, spend: int, *, unpriced: bool) -> BudgetState:

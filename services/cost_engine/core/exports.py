@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 
 from gpuloom.model.budget import BudgetPeriod
 from gpuloom.model.money import usd
@@ -17,6 +18,7 @@ from services.cost_engine.core.attribution import HOST, IDLE
 from services.cost_engine.core.budgets import period_at
 from services.cost_engine.core.grouping import CostFact
 from services.cost_engine.core.intervals import NANOSECONDS_PER_SECOND, UNITS_PER_GPU
+from services.cost_engine.core.prices import ON_DEMAND, RESERVED, SPOT
 
 COLUMNS = (
     "start",
@@ -53,6 +55,13 @@ FOCUS_COLUMNS = (
     "ChargeFrequency",
     "ChargePeriodEnd",
     "ChargePeriodStart",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountQuantity",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
+    "CommitmentDiscountUnit",
     "ConsumedQuantity",
     "ConsumedUnit",
     "ContractedCost",
@@ -79,7 +88,8 @@ FOCUS_COLUMNS = (
     "SubAccountName",
     "Tags",
 )
-PRICING_CATEGORIES = {"on-demand": "Standard", "spot": "Dynamic", "reserved": "Committed"}
+PRICING_CATEGORIES = {ON_DEMAND: "Standard", SPOT: "Dynamic", RESERVED: "Committed"}
+_PRICE_PLACES = Decimal(1).scaleb(-15)
 _UNIT_MS_PER_HOUR = UNITS_PER_GPU * 3_600_000
 
 
@@ -132,8 +142,10 @@ def json_line(fact: CostFact, context: ExportContext) -> str:
 def focus_row(fact: CostFact, context: ExportContext) -> tuple[str, ...]:
     pod, amounts = fact.pod, fact.amounts
     month = period_at(BudgetPeriod.MONTH, fact.bucket_ns)
-    quantity = gpu_hours(amounts.unit_ms)
+    # What is not for GPUs has no hours of them: it is one charge.
+    quantity, unit = (gpu_hours(amounts.unit_ms), "GPU Hours") if amounts.unit_ms else ("1", "Count")
     values = {
+        **_commitment(fact, quantity, unit),
         "BilledCost": decimal(amounts.cost),
         "BillingAccountId": context.account_id,
         "BillingAccountName": context.account_name,
@@ -147,16 +159,16 @@ def focus_row(fact: CostFact, context: ExportContext) -> tuple[str, ...]:
         "ChargePeriodEnd": time_text(min(fact.bucket_ns + context.step_ns, context.end_ns)),
         "ChargePeriodStart": time_text(fact.bucket_ns),
         "ConsumedQuantity": quantity,
-        "ConsumedUnit": "GPU Hours",
+        "ConsumedUnit": unit,
         "ContractedCost": decimal(amounts.cost),
-        "ContractedUnitPrice": unit_price(amounts.cost, amounts.unit_ms),
+        "ContractedUnitPrice": unit_price(amounts.cost, quantity),
         "EffectiveCost": decimal(amounts.cost),
         "InvoiceIssuerName": context.provider,
         "ListCost": decimal(amounts.on_demand),
-        "ListUnitPrice": unit_price(amounts.on_demand, amounts.unit_ms),
+        "ListUnitPrice": unit_price(amounts.on_demand, quantity),
         "PricingCategory": PRICING_CATEGORIES.get(fact.capacity_type, "Other"),
         "PricingQuantity": quantity,
-        "PricingUnit": "GPU Hours",
+        "PricingUnit": unit,
         "ProviderName": context.provider,
         "PublisherName": context.provider,
         "ResourceId": pod.uid if pod else f"{fact.node}/{fact.owner}",
@@ -187,8 +199,26 @@ def gpu_hours(unit_ms: int) -> str:
     return decimal(unit_ms * 10**9 // _UNIT_MS_PER_HOUR)
 
 
-def unit_price(cost: int, unit_ms: int) -> str:
-    return decimal(cost * _UNIT_MS_PER_HOUR // unit_ms) if unit_ms else ""
+def unit_price(cost: int, quantity: str) -> str:
+    """With so many places that the quantity as it is written times it is the cost."""
+    amount = Decimal(quantity)
+    return f"{(usd(cost) / amount).quantize(_PRICE_PLACES):f}" if amount else decimal(cost)
+
+
+def _commitment(fact: CostFact, quantity: str, unit: str) -> dict[str, str]:
+    """A node that is paid for in advance is the use of a commitment, which is named by what it is for."""
+    if fact.capacity_type != RESERVED:
+        return {}
+    name = f"{fact.instance_type or fact.node}/{RESERVED}"
+    return {
+        "CommitmentDiscountCategory": "Usage",
+        "CommitmentDiscountId": name,
+        "CommitmentDiscountName": name,
+        "CommitmentDiscountQuantity": quantity,
+        "CommitmentDiscountStatus": "Used",
+        "CommitmentDiscountType": "Reserved",
+        "CommitmentDiscountUnit": unit,
+    }
 
 
 def _description(fact: CostFact) -> str:
@@ -201,5 +231,6 @@ def _description(fact: CostFact) -> str:
 
 def _tags(fact: CostFact) -> str:
     labels = dict(fact.pod.labels) if fact.pod else {}
-    own = {"gpuloom/node": fact.node, "gpuloom/pool": fact.pool, "gpuloom/priceQuality": fact.quality}
+    quality = fact.quality or "missing"
+    own = {"gpuloom/node": fact.node, "gpuloom/pool": fact.pool, "gpuloom/priceQuality": quality}
     return json.dumps({**labels, **own}, ensure_ascii=False, sort_keys=True)

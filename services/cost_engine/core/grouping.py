@@ -53,7 +53,10 @@ _NAMES = tuple(field.name for field in fields(Amounts))
 
 @dataclass(frozen=True, slots=True)
 class CostFact:
-    """A row of cost with what it can be grouped by. `pod` None: nobody held it."""
+    """A row of cost with what it can be grouped by. `pod` None: nobody held it.
+
+    `team` None: rules say who pays.
+    """
 
     bucket_ns: int
     owner: str
@@ -65,6 +68,7 @@ class CostFact:
     instance_type: str = ""
     quality: str = ""
     mechanism: str = ""
+    team: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +115,18 @@ def _placed(
 ) -> list[tuple[tuple[str, ...], Amounts]]:
     if "team" not in group_by:
         return [(tuple(_value(fact, name) for name in group_by), fact.amounts)]
-    teams = {fact.owner: 1} if fact.owner == HOST else team_weights(rules, fact.pod, fact.pool)
+    teams = _teams(fact, rules)
     parts = _split(fact.amounts, list(teams.values()))
     return [
         (tuple(team if name == "team" else _value(fact, name) for name in group_by), part)
         for team, part in zip(teams, parts, strict=True)
     ]
+
+
+def _teams(fact: CostFact, rules: Sequence[TeamRule]) -> Mapping[str, int]:
+    if fact.team is not None:
+        return {fact.team: 1}
+    return {fact.owner: 1} if fact.owner == HOST else team_weights(rules, fact.pod, fact.pool)
 
 
 def _split(amounts: Amounts, weights: Sequence[int]) -> list[Amounts]:

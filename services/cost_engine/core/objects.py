@@ -18,6 +18,7 @@ from gpuloom.codec.pod import bound_node, bound_request, is_terminal, plugged_de
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.parse import parse_time, quantity_value
+from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.mig import MigProfile
 from gpuloom.model.request import Authority, PluggedDevices, RequestKind
 from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
@@ -128,6 +129,18 @@ def pod_claim(pod: JsonObject, traits: NodeTraits, rule: SliceRule = SliceRule.C
         return Claim(gpu.count * slice_units(gpu.mig_profile or "", traits, rule), gpu.count, "mig")
     mechanism = "share" if gpu.kind is RequestKind.SHARE else "whole"
     return Claim(gpu.count * gpu.milli * _UNITS_PER_MILLI, gpu.count, mechanism)
+
+
+def held_claim(devices: Mapping[str, int], traits: NodeTraits, rule: SliceRule = SliceRule.COMPUTE) -> Claim:
+    """What a pod held by its windows alone: thousandths by device, as `windows.device_name` calls it."""
+    units, slices = 0, 0
+    for name, milli in devices.items():
+        _, _, place = name.partition("/")
+        slices += bool(place)
+        profile = place.rpartition("/")[0]
+        units += slice_units(profile, traits, rule) if place else milli * _UNITS_PER_MILLI
+    whole = all(milli == MILLI_PER_GPU for milli in devices.values())
+    return Claim(units, len(devices), "mig" if slices else "whole" if whole else "share")
 
 
 def pod_times(pod: JsonObject) -> PodTimes:

@@ -10,6 +10,7 @@ from gpuloom.model.cost import CostLine, CostQuestion
 from gpuloom.model.money import usd
 
 _SPAN = re.compile(r"([0-9]{1,5})([mhdw])")
+_UNIX = re.compile(r"[0-9]{1,10}")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAMES = {
     "cluster": "cluster",
@@ -34,29 +35,42 @@ def allocation_request(query: Mapping[str, str], now: datetime) -> AllocationReq
     """Raise ValueError, with what would be right, for what can't be asked."""
     start, end = parse_window(query.get("window", "1d"), now)
     accumulate = query.get("accumulate", "false").lower() in ("true", "1", "all")
-    step = query.get("step", "")
-    if step not in ("", "1h", "1d", "day", "hour"):
-        raise ValueError("step must be 1h or 1d")
-    by_hour = step in ("1h", "hour")
     names = [name for name in query.get("aggregate", "namespace").split(",") if name]
+    wanted = [name.strip() for name in query.get("filterNamespaces", "").split(",") if name.strip()]
     question = CostQuestion(
         start=start,
         end=end,
-        step="all" if accumulate else ("hour" if by_hour else "day"),
+        step="all" if accumulate else _step(query.get("step", ""), end - start),
         group_by=tuple(_dimension(name.strip()) for name in names),
-        filters={"namespace": (query["filterNamespaces"],)} if query.get("filterNamespaces") else {},
+        filters={"namespace": tuple(wanted)} if wanted else {},
     )
     return AllocationRequest(question, accumulate)
+
+
+def _step(text: str, window: timedelta) -> str:
+    """Without one the whole window is one set."""
+    match = _SPAN.fullmatch(text)
+    span = timedelta(seconds=int(match[1]) * _SECONDS[match[2]]) if match else None
+    if text == "" or span == window:
+        return "all"
+    if text in ("hour", "day"):
+        return text
+    steps = {timedelta(hours=1): "hour", timedelta(days=1): "day"}
+    if span not in steps:
+        raise ValueError("step must be 1h, 1d or the whole window")
+    return steps[span]
 
 
 def parse_window(text: str, now: datetime) -> tuple[datetime, datetime]:
     """`today`, `yesterday`, `week`, `month`, `24h`, `7d`, or two times with a comma between."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    first_day = midnight.replace(day=1)
     named = {
         "today": (midnight, now),
         "yesterday": (midnight - timedelta(days=1), midnight),
         "week": (midnight - timedelta(days=midnight.weekday()), now),
-        "month": (midnight.replace(day=1), now),
+        "month": (first_day, now),
+        "lastmonth": ((first_day - timedelta(days=1)).replace(day=1), first_day),
         "lastweek": (
             midnight - timedelta(days=midnight.weekday() + 7),
             midnight - timedelta(days=midnight.weekday()),
@@ -121,7 +135,10 @@ def _dimension(name: str) -> str:
 
 
 def _moment(text: str) -> datetime:
+    """RFC 3339, or seconds since 1970."""
     try:
+        if _UNIX.fullmatch(text.strip()):
+            return datetime.fromtimestamp(int(text), UTC)
         found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
         raise ValueError(f"{text[:40]!r} is no time; write 2026-01-31T00:00:00Z") from None

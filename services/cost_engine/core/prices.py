@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from services.cost_engine.core.intervals import NodeTraits
+from gpuloom.model.money import NANO_PER_USD
+from services.cost_engine.core.intervals import NANOSECONDS_PER_SECOND, NodeTraits
 
 ON_DEMAND, SPOT, RESERVED = "on-demand", "spot", "reserved"
 CAPACITY_TYPES = (ON_DEMAND, SPOT, RESERVED)
+MAX_NANO_PER_HOUR = 1_000_000 * NANO_PER_USD
+"""A machine that costs more is a mistake of whoever wrote it, and its sums would not fit a column."""
+MAX_TIME_NS = 2**33 * NANOSECONDS_PER_SECOND
+"""The year 2242: later times do not fit a column."""
 
 
 class Quality(StrEnum):
@@ -53,10 +58,15 @@ class Price:
             raise ValueError("a price is a whole number of nano-dollars")
         if self.nano_usd_per_hour <= 0:
             raise ValueError(f"{self.instance_type}: a price must be above 0, not {self.nano_usd_per_hour}")
+        if self.nano_usd_per_hour > MAX_NANO_PER_HOUR:
+            most = MAX_NANO_PER_HOUR // NANO_PER_USD
+            raise ValueError(f"{self.instance_type}: a price above {most:,} USD per hour is not believed")
         if self.capacity_type not in CAPACITY_TYPES:
             raise ValueError(f"{self.instance_type}: capacity type is one of {', '.join(CAPACITY_TYPES)}")
         if self.valid_to_ns is not None and self.valid_to_ns <= self.valid_from_ns:
             raise ValueError(f"{self.instance_type}: a price must hold for some time")
+        if not 0 <= self.valid_from_ns <= MAX_TIME_NS or (self.valid_to_ns or 0) > MAX_TIME_NS:
+            raise ValueError(f"{self.instance_type}: a price holds between 1970 and 2242")
 
     def holds_at(self, time_ns: int) -> bool:
         return self.valid_from_ns <= time_ns and (self.valid_to_ns is None or time_ns < self.valid_to_ns)
@@ -107,7 +117,6 @@ class PriceBook:
             self._by_type.setdefault(price.instance_type, []).append(price)
         for listed in self._by_type.values():
             listed.sort(key=lambda price: (price.valid_from_ns, price.fetched_at_ns, price.key))
-        self._known: dict[tuple[NodeTraits, str, int], PricedAs | None] = {}
 
     def segments(self, traits: NodeTraits, start_ns: int, end_ns: int) -> list[PriceSegment]:
         """The stretch by what holds in it; neighbours with the same price are one."""

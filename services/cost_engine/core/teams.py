@@ -85,10 +85,17 @@ def _rule(row: Any, number: int) -> TeamRule:
     return TeamRule(
         teams=teams,
         namespaces=_texts(row, "namespaces", number),
-        labels={str(key): str(value) for key, value in dict(row.get("labels", {})).items()},
+        labels=_labels(row, number),
         pools=_texts(row, "pools", number),
         idle=row.get("idle") is True,
     )
+
+
+def _labels(row: Mapping[str, Any], number: int) -> dict[str, str]:
+    value = row.get("labels", {})
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError(f"rule {number}: labels must be a table of names and texts")
+    return value
 
 
 def _texts(row: Mapping[str, Any], key: str, number: int) -> tuple[str, ...]:

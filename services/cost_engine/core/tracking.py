@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
-from services.cost_engine.core.intervals import NodeInterval, PodIdentity, PodInterval
+from services.cost_engine.core.intervals import HOUR_NS, NodeInterval, PodIdentity, PodInterval
 from services.cost_engine.core.objects import (
     SliceRule,
     asks_for_gpus,
@@ -22,6 +22,9 @@ from services.cost_engine.core.objects import (
 
 NODE_GONE = "the node was gone when the engine came back"
 POD_GONE = "the pod was gone when the engine came back"
+POD_REMOVED = "the pod was removed before its containers had ended"
+REMOVED_NS = HOUR_NS
+"""So long after it was removed a pod is looked for in windows: its containers outlive a forced deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,11 @@ class Tracker:
             end_ns = max(pod.start_ns, seen_ns.get(uid, pod.start_ns), known_end_ns.get(uid, 0))
             ends.append((pod.node_uid, end_ns))
             self._end_pod(pod, end_ns, now_ns)
-            # Told even where usage shows the pod: windows that are still on their way narrow it.
-            if end_ns < now_ns:
-                self._pending.gaps.append(Gap(pod.node_uid, uid, end_ns, now_ns, POD_GONE))
+            # Told even where usage shows the pod: windows that are still on their way narrow it. On a node
+            # that is there they may show it even now, as after a forced deletion.
+            gone_ns = now_ns + REMOVED_NS if pod.node_uid in present else now_ns
+            if end_ns < gone_ns:
+                self._pending.gaps.append(Gap(pod.node_uid, uid, end_ns, gone_ns, POD_GONE))
         for uid in sorted(self.nodes.keys() - present):
             node = self.nodes.pop(uid)
             # A pod that ran there to a later time proves that the node did.
@@ -177,15 +182,19 @@ class Tracker:
             self._pending.pods.append(PodChange(found, self._identity(pod), (first_ns, now_ns)))
 
     def forget_pod(self, pod: JsonObject, now_ns: int) -> None:
-        """It is gone from Kubernetes. Its last status may say since when it holds nothing."""
+        """It is gone from Kubernetes. Its last status may say when it ended; else later windows do."""
         node_name, uid = node_name_of(pod), uid_of(pod)
         if node_name is not None:
             self._unplaced.get(node_name, {}).pop(uid, None)
         known = self.pods.pop(uid, None)
         if known is None:
             return
-        end_ns = pod_times(pod).end_ns
-        self._end_pod(known, now_ns if end_ns is None else min(end_ns, now_ns), now_ns)
+        times = pod_times(pod)
+        self._end_pod(known, now_ns if times.end_ns is None else min(times.end_ns, now_ns), now_ns)
+        if not times.ended:
+            end_ns = max(known.start_ns, now_ns)
+            gap = Gap(known.node_uid, uid, end_ns, end_ns + REMOVED_NS, POD_REMOVED)
+            self._pending.gaps.append(gap)
 
     def _identity(self, pod: JsonObject) -> PodIdentity:
         namespace = str(metadata_of(pod).get("namespace", ""))

@@ -3,6 +3,9 @@
 A node's clock may be set while it runs. Windows of one spool never overlap, so one that begins before the
 last has ended proves that the clock was set back; one that ends after it was received, that it was set
 forward. Such a window is moved to where it must have been. Its length is by a clock that nobody sets.
+
+Of windows that are read late the second can't be told: one whose clock was ahead is believed. Those after it
+then follow on it, until they would be of the future: then it is known which of the two times was wrong.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,6 +66,8 @@ def place_window(window: UsageWindow, previous_end_ns: int, received_ns: int) ->
     latest_ns = received_ns + SKEW_NS - window.duration_ns
     believed_ns = told_ns if told_ns <= latest_ns else received_ns - window.duration_ns
     start_ns = max(previous_end_ns, believed_ns)
+    if start_ns > latest_ns:
+        start_ns = believed_ns
     moved = abs(start_ns - told_ns) > NOTABLE_NS
     return PlacedWindow(start_ns, start_ns + window.duration_ns, moved)
 

@@ -10,6 +10,7 @@ from gpuloom.errors import UnavailableError
 from gpuloom.model.money import nano_usd
 from services.cost_engine.core.intervals import NANOSECONDS_PER_SECOND
 from services.cost_engine.core.prices import ON_DEMAND, RESERVED, SPOT, Price, Source
+from services.cost_engine.ports import MALFORMED
 
 PRICING_REGION = "us-east-1"
 """The Price List API is in a few regions only; each knows the prices of all."""
@@ -51,7 +52,7 @@ class AwsPrices:
 
         try:
             return await asyncio.to_thread(read)
-        except (BotoCoreError, ClientError, ValueError, KeyError) as error:
+        except (BotoCoreError, ClientError, *MALFORMED) as error:
             raise UnavailableError(f"AWS did not tell its prices: {type(error).__name__}") from error
 
 

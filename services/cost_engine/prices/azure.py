@@ -9,6 +9,7 @@ import aiohttp
 from gpuloom.errors import UnavailableError
 from gpuloom.model.money import nano_usd
 from services.cost_engine.core.prices import ON_DEMAND, RESERVED, SPOT, Price, Source
+from services.cost_engine.ports import MALFORMED
 
 URL = "https://prices.azure.com/api/retail/prices"
 VERSION = "2023-01-01-preview"
@@ -32,7 +33,7 @@ class AzurePrices:
                 for region in self._regions:
                     async for item in self._items(session, region):
                         found += of_item(item, now_ns)
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+        except (aiohttp.ClientError, TimeoutError, *MALFORMED) as error:
             raise UnavailableError(f"Azure did not tell its prices: {type(error).__name__}") from error
         return found
 

@@ -20,6 +20,7 @@ overhead_usd_per_year = "12000"
 """
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -83,12 +84,16 @@ def custom_prices(text: str, currency: str = "USD") -> list[Price]:
     unknown = set(document) - {"price", "machine", "currency"}
     if unknown:
         raise ValueError(f"unknown table {sorted(unknown)[0]}")
-    return [*_listed(document.get("price", [])), *_machines(document.get("machine", []))]
+    found = [*_listed(_rows(document, "price")), *_machines(_rows(document, "machine"))]
+    _refuse_twice(found)
+    return found
 
 
 def machine_nano_per_hour(row: dict[str, Any]) -> int:
     """The purchase over its years, power with cooling, and overhead, for each hour of the year."""
     years = _amount(row, "years")
+    if years == 0:
+        raise ValueError("years must be above 0")
     hourly = _amount(row, "purchase_usd") / (years * HOURS_PER_YEAR)
     kilowatts = _amount(row, "power_watts", "0") / 1000
     cooling = 1 + _amount(row, "cooling_percent", "0") / 100
@@ -97,7 +102,26 @@ def machine_nano_per_hour(row: dict[str, Any]) -> int:
     return nano_usd(hourly)
 
 
-def _listed(rows: Any) -> Iterator[Price]:
+def _rows(document: dict[str, Any], key: str) -> list[Any]:
+    rows = document.get(key, [])
+    if not isinstance(rows, list):
+        raise ValueError(f"{key} must be [[{key}]] tables")
+    return rows
+
+
+def _refuse_twice(prices: list[Price]) -> None:
+    """Nobody could say which of the two holds."""
+    kinds = Counter(
+        (one.instance_type, one.provider, one.region, one.zone, one.capacity_type, one.valid_from_ns)
+        for one in prices
+    )
+    twice = [kind for kind, count in kinds.items() if count > 1]
+    if twice:
+        name, *_, capacity_type, _ = min(twice)
+        raise ValueError(f"{name}: two {capacity_type} prices for the same place from the same time on")
+
+
+def _listed(rows: list[Any]) -> Iterator[Price]:
     for number, row in enumerate(rows, 1):
         where = f"price {number}"
         _refuse_other(row, _PRICE_FIELDS, where)
@@ -107,14 +131,16 @@ def _listed(rows: Any) -> Iterator[Price]:
             raise ValueError(f"{where}: {error}") from None
 
 
-def _machines(rows: Any) -> Iterator[Price]:
+def _machines(rows: list[Any]) -> Iterator[Price]:
     for number, row in enumerate(rows, 1):
         where = f"machine {number}"
         _refuse_other(row, _MACHINE_FIELDS, where)
         try:
             yield _price(row, machine_nano_per_hour(row))
-        except (ValueError, ZeroDivisionError, InvalidOperation) as error:
-            raise ValueError(f"{where}: {str(error) or 'years must be above 0'}") from None
+        except ArithmeticError:
+            raise ValueError(f"{where}: its amounts make no price") from None
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
 
 
 def _price(row: dict[str, Any], nano: int) -> Price:
@@ -123,6 +149,8 @@ def _price(row: dict[str, Any], nano: int) -> Price:
     name = row.get("instance_type")
     if not isinstance(name, str) or not name:
         raise ValueError("instance_type is missing")
+    if any("\0" in str(row.get(key, "")) for key in ("instance_type", "provider", "region", "zone")):
+        raise ValueError("a name has no character 0")
     capacity_type = row.get("capacity_type", ON_DEMAND)
     if capacity_type not in CAPACITY_TYPES:
         raise ValueError(f"capacity_type must be one of {', '.join(CAPACITY_TYPES)}")

@@ -14,6 +14,7 @@ from gpuloom.catalog import Catalog, InstanceType, load_catalog
 from gpuloom.errors import UnavailableError
 from gpuloom.model.money import NANO_PER_USD
 from services.cost_engine.core.prices import ON_DEMAND, RESERVED, SPOT, Price, Source
+from services.cost_engine.ports import MALFORMED
 
 URL = "https://cloudbilling.googleapis.com/v1/services/6F81-5844-456A/skus"
 """The service is Compute Engine."""
@@ -57,9 +58,9 @@ class GcpPrices:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 async for document in self._skus(session):
                     add_sku(parts, document, self._regions)
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+            return machine_prices(parts, load_catalog(), now_ns)
+        except (aiohttp.ClientError, TimeoutError, *MALFORMED) as error:
             raise UnavailableError(f"Google did not tell its prices: {type(error).__name__}") from error
-        return machine_prices(parts, load_catalog(), now_ns)
 
     async def _skus(self, session: aiohttp.ClientSession) -> AsyncIterator[dict[str, Any]]:
         token = ""

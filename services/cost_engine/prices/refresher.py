@@ -63,7 +63,7 @@ class Prices:
             try:
                 if await self._read_file():
                     await self.reload()
-            except InvalidRequestError as error:
+            except GpuloomError as error:
                 _log.warning("prices not read, the last ones hold", extra={"reason": str(error)})
 
     async def refresh(self, interval_s: float) -> None:

@@ -39,10 +39,9 @@ _SUMS = (
     "unpriced_ns",
     "energy_mj",
 )
+_ROW_KEYS = ("node_uid", "owner", "price")
 _KEYS = (
-    "node_uid",
-    "owner",
-    "price",
+    *_ROW_KEYS,
     "node",
     "namespace",
     "pool",
@@ -69,11 +68,14 @@ class Computation:
     gpu_permille: int
 
 
-def dirty_hours(session: Session, limit: int) -> list[tuple[int, list[str]]]:
-    """The newest hours first, because people look at them; of each at most so many nodes."""
+def dirty_hours(session: Session, now_ns: int, limit: int) -> list[tuple[int, list[str]]]:
+    """Those that have begun, the newest first, because people look at them; at most so many nodes in all."""
     rows = session.execute(
-        text("SELECT hour_ns, node_uid FROM dirty_hour ORDER BY hour_ns DESC, node_uid LIMIT :limit"),
-        {"limit": limit},
+        text(
+            "SELECT hour_ns, node_uid FROM dirty_hour WHERE hour_ns < :now "
+            "ORDER BY hour_ns DESC, node_uid LIMIT :limit"
+        ),
+        {"now": now_ns, "limit": limit},
     )
     found: dict[int, list[str]] = {}
     for row in rows:
@@ -317,11 +319,13 @@ def _sum_day(session: Session, day_ns: int, node_uids: Sequence[str]) -> None:
     session.execute(
         text(f"DELETE FROM cost_day WHERE bucket_ns = :day AND node_uid IN ({clause})"), values | {"end": 0}
     )
-    keys = ", ".join(_KEYS)
+    # Hours that are still to be computed anew may call the same owner otherwise: it has one row all the same.
+    named = ", ".join(f"MAX({name})" for name in _KEYS[len(_ROW_KEYS) :])
+    keys = ", ".join(_ROW_KEYS)
     session.execute(
         text(
             f"INSERT INTO cost_day ({', '.join(_COLUMNS)}) "
-            f"SELECT CAST(:day AS BIGINT), {keys}, {_SUMMED}, MAX(as_of_ns) FROM cost_hour "
+            f"SELECT CAST(:day AS BIGINT), {keys}, {named}, {_SUMMED}, MAX(as_of_ns) FROM cost_hour "
             f"WHERE bucket_ns >= :day AND bucket_ns < :end AND node_uid IN ({clause}) GROUP BY {keys}"
         ),
         values,

@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
-from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import PodRef
 from gpuloom.model.usage import UsageBatch, UsageCursor
 from services.cost_engine.core.gaps import Sight, narrow
-from services.cost_engine.core.intervals import UNITS_PER_GPU, Claim, PodIdentity, PodInterval
+from services.cost_engine.core.intervals import NodeTraits, PodIdentity, PodInterval
+from services.cost_engine.core.objects import SliceRule, held_claim
 from services.cost_engine.core.windows import PlacedWindow, UsageRow, place_window, pods_of, rows_of
 from services.cost_engine.store import intervals, usage
 
@@ -25,9 +25,12 @@ class Ingested:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Received:
+    """When; from when on windows are kept; what a slice counts."""
+
     received_ns: int
     oldest_ns: int
+    rule: SliceRule = SliceRule.COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,9 @@ class _Batch:
         return self.after.cursor.node_uid
 
 
-def ingest(session: Session, batches: Sequence[UsageBatch], times: Times, known_days: set[int]) -> Ingested:
+def ingest(
+    session: Session, batches: Sequence[UsageBatch], times: Received, known_days: set[int]
+) -> Ingested:
     """What was read before is left out."""
     states = usage.spool_states(session, sorted({batch.cursor.spool_id for batch in batches}))
     placed: list[_Batch] = []
@@ -55,7 +60,7 @@ def ingest(session: Session, batches: Sequence[UsageBatch], times: Times, known_
         states[batch.cursor.spool_id] = placed[-1].after
     rows = [row for batch in placed for row in batch.rows]
     usage.write_rows(session, rows, known_days)
-    _recover_pods(session, batches, rows, times.received_ns)
+    _recover_pods(session, batches, rows, times)
     _recover_ends(session, placed, times)
     intervals.mark(session, usage.touched_hours(rows), times.oldest_ns)
     usage.save_spools(session, [states[batch.cursor.spool_id] for batch in batches])
@@ -63,7 +68,7 @@ def ingest(session: Session, batches: Sequence[UsageBatch], times: Times, known_
     return Ingested(len(rows), moved, sum(batch.late for batch in placed))
 
 
-def _placed(batch: UsageBatch, state: usage.SpoolState, times: Times) -> _Batch:
+def _placed(batch: UsageBatch, state: usage.SpoolState, times: Received) -> _Batch:
     end_ns, moved, late = state.last_end_ns, 0, 0
     windows, rows = list[PlacedWindow](), list[UsageRow]()
     for window in batch.windows:
@@ -86,7 +91,7 @@ def _placed(batch: UsageBatch, state: usage.SpoolState, times: Times) -> _Batch:
     return _Batch(windows, rows, state, after, late)
 
 
-def _recover_ends(session: Session, placed: Sequence[_Batch], times: Times) -> None:
+def _recover_ends(session: Session, placed: Sequence[_Batch], times: Received) -> None:
     """Pods that were gone when the engine came back were there for as long as their agents' windows say."""
     told = [batch for batch in placed if batch.windows]
     with_gaps = intervals.pod_gaps(session, sorted({batch.node_uid for batch in told})).keys()
@@ -113,7 +118,7 @@ def _recover_end(session: Session, gap: Row[Any], batch: _Batch, oldest_ns: int)
 
 
 def _recover_pods(
-    session: Session, batches: Sequence[UsageBatch], rows: Sequence[UsageRow], now_ns: int
+    session: Session, batches: Sequence[UsageBatch], rows: Sequence[UsageRow], times: Received
 ) -> None:
     """Pods that came and went while nobody followed Kubernetes are known by their windows alone."""
     by_pod: dict[str, list[UsageRow]] = {}
@@ -126,20 +131,20 @@ def _recover_pods(
     for uid, own in sorted(by_pod.items()):
         before = known.get(uid)
         if before is None or before.recovered:
-            _save_recovered(session, seen[uid], own, (before, now_ns))
+            _save_recovered(session, seen[uid], own, (before, times))
 
 
 def _save_recovered(
-    session: Session, pod: PodRef, own: Sequence[UsageRow], context: tuple[PodInterval | None, int]
+    session: Session, pod: PodRef, own: Sequence[UsageRow], context: tuple[PodInterval | None, Received]
 ) -> None:
-    before, now_ns = context
-    devices = {row.device: row.milli for row in own}
+    before, times = context
     start_ns = min(row.start_ns for row in own)
     end_ns = max(row.start_ns + row.held_ns for row in own)
     if before is not None:
         start_ns, end_ns = min(start_ns, before.start_ns), max(end_ns, before.end_ns or end_ns)
-    units = sum(milli * UNITS_PER_GPU // MILLI_PER_GPU for milli in devices.values())
-    claim = Claim(units, len(devices), "share")
-    intervals.save_pod(session, PodIdentity(pod.uid, pod.namespace, pod.name), now_ns)
+    nodes = intervals.nodes_between(session, start_ns, end_ns, [own[0].node_uid])
+    traits = nodes[-1].traits if nodes else NodeTraits("", 1)
+    claim = held_claim({row.device: row.milli for row in own}, traits, times.rule)
+    intervals.save_pod(session, PodIdentity(pod.uid, pod.namespace, pod.name), times.received_ns)
     found = PodInterval(pod.uid, own[0].node_uid, start_ns, end_ns, claim, recovered=True)
-    intervals.save_pod_interval(session, found, now_ns)
+    intervals.save_pod_interval(session, found, times.received_ns)

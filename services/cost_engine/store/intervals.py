@@ -74,7 +74,8 @@ def save_pod(session: Session, pod: PodIdentity, seen_ns: int) -> None:
             "uid": pod.uid,
             "namespace": pod.namespace,
             "name": pod.name,
-            "labels": json.dumps(dict(pod.labels), ensure_ascii=False, sort_keys=True).replace("\\u0000", ""),
+            # In escapes: PostgreSQL keeps no character 0.
+            "labels": json.dumps(dict(pod.labels), sort_keys=True),
             "workload": pod.workload,
             "optimized": int(pod.optimized),
             "seen": seen_ns,

@@ -22,12 +22,14 @@ from services.cost_engine.core.intervals import (
     HOUR_NS,
     NodeInterval,
     PodInterval,
+    day_of,
     hour_of,
 )
+from services.cost_engine.core.objects import SliceRule
 from services.cost_engine.core.prices import BookSettings, Price, PriceBook, Source
 from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
 from services.cost_engine.store import costs, intervals, prices, timescale, usage
-from services.cost_engine.store.ingest import Ingested, Times, ingest
+from services.cost_engine.store.ingest import Ingested, Received, ingest
 
 Result = TypeVar("Result")
 
@@ -40,6 +42,7 @@ class StoreSettings:
     raw_retention_ns: int = 7 * DAY_NS
     hourly_retention_ns: int = 400 * DAY_NS
     gpu_permille: int = 1000
+    slice_rule: SliceRule = SliceRule.COMPUTE
     book: BookSettings = field(default_factory=BookSettings)
 
 
@@ -80,11 +83,11 @@ class CostStore:
         )
 
     async def save_facts(self, changes: FactChanges, now_ns: int) -> None:
-        await self._database.write(lambda session: self._save_facts(session, changes, now_ns))
+        await self.write(lambda session: self._save_facts(session, changes, now_ns))
 
     async def ingest(self, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
         """All of these and the cursors after them, or nothing. What was read before is left out."""
-        return await self._database.write(lambda session: self._ingest(session, batches, received_ns))
+        return await self.write(lambda session: self._ingest(session, batches, received_ns))
 
     async def begin_term(self, now_ns: int) -> None:
         """From now on this store's owner leads: whoever led before can't write any more, paused or not."""
@@ -106,27 +109,26 @@ class CostStore:
     async def save_prices(self, told: Iterable[Price], now_ns: int) -> int:
         """Late news of a price changes the hours since it holds, as far back as windows are kept."""
         listed = list(told)
-        return await self._database.write(lambda session: self._save_prices(session, listed, now_ns))
+        return await self.write(lambda session: self._save_prices(session, listed, now_ns))
 
     async def replace_prices(self, source: Source, listed: Sequence[Price], now_ns: int) -> None:
-        await self._database.write(lambda session: self._replace_prices(session, source, listed, now_ns))
+        await self.write(lambda session: self._replace_prices(session, source, listed, now_ns))
 
     async def compute(self, book: PriceBook, now_ns: int, *, grow: bool = True) -> int:
         """Bring costs up to date; `grow`: also the hour that lasts. How many node hours were computed."""
         oldest_ns = self._oldest_ns(now_ns)
         if grow:
-            await self._database.write(lambda session: costs.mark_open(session, now_ns, oldest_ns))
+            await self.write(lambda session: costs.mark_open(session, now_ns, oldest_ns))
         how = costs.Computation(book, now_ns, self.settings.gpu_permille)
         done = 0
         while True:
-            pending = await self._database.read(lambda session: costs.dirty_hours(session, DIRTY_A_PASS))
-            due = [(hour, nodes) for hour, nodes in pending if hour < now_ns]
+            due = await self._database.read(lambda session: costs.dirty_hours(session, now_ns, DIRTY_A_PASS))
             for hour, nodes in due:
                 for first in range(0, len(nodes), costs.NODES_A_TRANSACTION):
                     part = nodes[first : first + costs.NODES_A_TRANSACTION]
-                    await self._database.write(_computing(hour, part, how))
+                    await self.write(_computing(hour, part, how))
                     done += len(part)
-            if not due or sum(len(nodes) for _, nodes in pending) < DIRTY_A_PASS:
+            if sum(len(nodes) for _, nodes in due) < DIRTY_A_PASS:
                 return done
 
     async def facts(
@@ -154,15 +156,20 @@ class CostStore:
 
     async def expire(self, now_ns: int) -> None:
         """Drop what is older than it is to be kept. Sums by day stay."""
-        raw_ns, hourly_ns = (
-            now_ns - self.settings.raw_retention_ns,
-            now_ns - self.settings.hourly_retention_ns,
-        )
+        raw_ns = now_ns - self.settings.raw_retention_ns
+        # A day of which an hour may be computed again is summed up anew from all its hours.
+        hourly_ns = min(hour_of(now_ns - self.settings.hourly_retention_ns), day_of(self._oldest_ns(now_ns)))
         await self._database.write(lambda session: usage.drop_before(session, raw_ns))
-        await self._database.write(lambda session: costs.drop_hours_before(session, hour_of(hourly_ns)))
+        await self._database.write(lambda session: costs.drop_hours_before(session, hourly_ns))
 
-    async def write(self, work: Callable[[Session], object]) -> None:
-        await self._database.write(work)
+    async def write(self, work: Callable[[Session], Result]) -> Result:
+        """In one transaction. Raise NotReadyError if this store's owner has led and leads no more."""
+
+        def fenced(session: Session) -> Result:
+            self._require_term(session)
+            return work(session)
+
+        return await self._database.write(fenced)
 
     async def read(self, work: Callable[[Session], Result]) -> Result:
         return await self._database.read(work)
@@ -185,7 +192,6 @@ class CostStore:
             raise NotReadyError("another replica leads now")
 
     def _save_facts(self, session: Session, changes: FactChanges, now_ns: int) -> None:
-        self._require_term(session)
         oldest_ns = self._oldest_ns(now_ns)
         for node in changes.nodes:
             intervals.save_node(session, node.interval, now_ns)
@@ -199,13 +205,24 @@ class CostStore:
             intervals.save_pod_interval(session, pod.interval, now_ns)
             intervals.mark_span(session, pod.interval.node_uid, pod.touched, oldest_ns)
         for gap in changes.gaps:
-            intervals.save_gap(session, gap.node_uid, gap.pod_uid, (gap.start_ns, gap.end_ns), gap.reason)
+            self._save_gap(session, gap, oldest_ns)
         intervals.touch(session, changes.alive_nodes, changes.alive_pods, now_ns)
 
+    def _save_gap(self, session: Session, gap: Gap, oldest_ns: int) -> None:
+        """Windows that came before it may show the pod for longer."""
+        start_ns = gap.start_ns
+        if gap.pod_uid:
+            seen = usage.last_seen_ns(session, [gap.pod_uid], gap.start_ns - HOUR_NS)
+            start_ns = min(gap.end_ns, max(start_ns, seen.get(gap.pod_uid, 0)))
+        if start_ns > gap.start_ns:
+            intervals.extend_pod(session, gap.pod_uid, gap.node_uid, start_ns)
+            intervals.mark_span(session, gap.node_uid, (gap.start_ns, start_ns), oldest_ns)
+        if start_ns < gap.end_ns:
+            intervals.save_gap(session, gap.node_uid, gap.pod_uid, (start_ns, gap.end_ns), gap.reason)
+
     def _ingest(self, session: Session, batches: Sequence[UsageBatch], received_ns: int) -> Ingested:
-        self._require_term(session)
-        times = Times(received_ns, self._oldest_ns(received_ns))
-        return ingest(session, batches, times, self._days)
+        received = Received(received_ns, self._oldest_ns(received_ns), self.settings.slice_rule)
+        return ingest(session, batches, received, self._days)
 
     def _save_prices(self, session: Session, told: Sequence[Price], now_ns: int) -> int:
         changed = prices.save_prices(session, told)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from gpuloom.model.usage import UsageCursor
@@ -230,9 +230,11 @@ def _copy(session: Session, table: str, lines: str) -> None:
             with cursor.copy(f"COPY {table} ({_LISTED}) FROM STDIN") as copy:
                 copy.write(lines)
         except Exception as error:
-            if getattr(error, "sqlstate", None) == "23505":
-                raise IntegrityError("COPY", None, error) from error
-            raise
+            driver: Any = session.get_bind().dialect.dbapi
+            if not isinstance(error, driver.Error):
+                raise
+            # As SQLAlchemy would: whoever writes waits for a server that is slow or full, and tries again.
+            raise DBAPIError.instance("COPY", None, error, driver.Error) from error
 
 
 def _line(row: UsageRow) -> str:

@@ -1,16 +1,20 @@
 """What the engine counts on, on SQLite and on PostgreSQL."""
 
+from collections.abc import Awaitable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
-from gpuloom.errors import NotReadyError
+from gpuloom.errors import DeadlineError, NotReadyError
 from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
 from gpuloom.model.usage import DeviceUsage, UsageBatch, UsageCursor, UsageWindow
+from gpuloom.runtime.clock import SystemClock
 from gpuloom.store.database import Database
+from gpuloom.store.settings import StoreConfig, database_url
 from services.cost_engine.core.attribution import bill_of
 from services.cost_engine.core.grouping import Amounts, grouped, total
 from services.cost_engine.core.intervals import (
@@ -23,16 +27,17 @@ from services.cost_engine.core.intervals import (
     PodIdentity,
     PodInterval,
 )
+from services.cost_engine.core.objects import SliceRule
 from services.cost_engine.core.prices import Price, PriceBook, Source
-from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
-from services.cost_engine.store import timescale
+from services.cost_engine.core.tracking import Gap, NodeChange, PodChange, Tracker
+from services.cost_engine.store import intervals, timescale
 from services.cost_engine.store.costs import Window
-from services.cost_engine.store.store import MIGRATIONS, CostStore, FactChanges
+from services.cost_engine.store.store import MIGRATIONS, CostStore, FactChanges, StoreSettings
 
 MINUTE_NS = 60_000_000_000
 START_NS = 20_000 * DAY_NS
 PRICE = Price("aws", "", "", "g4dn.xlarge", "on-demand", 526_000_001, 0, None, Source.CUSTOM)
-HOSTILE = """'; DROP TABLE pod; -- " \\ \t 中文 🎉 %s :name {}"""
+HOSTILE = """'; DROP TABLE pod; -- " \\ \t 中文 🎉 %s :name {} \\u0000 \0"""
 
 
 def a_node(uid: str = "n1", start_ns: int = START_NS, end_ns: int | None = None) -> NodeChange:
@@ -164,6 +169,18 @@ async def test_a_pod_that_only_windows_show_is_recovered_from_them(store: CostSt
     assert found["ns/ghost",].unknown == 0
 
 
+async def test_a_slice_that_only_windows_show_is_billed_as_a_slice(store: CostStore) -> None:
+    await prepared(store)
+    ref = DeviceRef("GPU-1", MigPlacement(0, "1g.10gb"))
+    (window,) = windows(1, 1, pods=("ghost",))
+    usage = replace(window.devices[0], device=ref, milli=None)
+
+    await store.ingest([a_batch([replace(window, devices=(usage,))])], NOW_NS)
+
+    pods = await store.read(lambda session: intervals.pod_intervals(session, ["ghost"]))
+    assert pods["ghost"].claim == Claim(UNITS_PER_GPU // 7, 1, "mig")
+
+
 async def test_a_pod_that_was_gone_after_a_restart_is_billed_as_long_as_later_windows_show_it(
     store: CostStore,
 ) -> None:
@@ -189,6 +206,38 @@ async def test_a_pod_that_was_gone_after_a_restart_is_billed_as_long_as_later_wi
     (told,) = [row.cost for group, row in (await totals(store, ("pod",))).items() if group == ("ns/gone",)]
     assert cost == told
     assert [(gap.start_ns, gap.end_ns) for gap in until_then] == [(START_NS + 75 * MINUTE_NS, back_ns)]
+    assert await store.gaps(START_NS, NOW_NS) == []
+
+
+@pytest.mark.parametrize("written_after", [1, 3, 5, 9])
+@pytest.mark.parametrize("engine_was_away", [False, True])
+async def test_a_pod_that_was_removed_by_force_is_billed_until_windows_show_it_no_more(
+    store: CostStore, written_after: int, engine_was_away: bool
+) -> None:
+    """Whenever its removal is written: windows before and after tell the same."""
+    await prepared(store)
+    tracker = Tracker(0, (), SliceRule.COMPUTE)
+    removed_ns = START_NS + 2 * MINUTE_NS
+    pod = {"metadata": {"uid": "forced"}, "spec": {"nodeName": "node-n1"}, "status": {"phase": "Running"}}
+    interval = replace(a_pod("forced").interval, end_ns=None)
+    tracker.restore([(a_node().interval, START_NS)], [(interval, START_NS)])
+    started = PodChange(interval, PodIdentity("forced", "ns", "forced"), (START_NS, START_NS))
+    await store.save_facts(FactChanges([], [started]), START_NS)
+    if engine_was_away:
+        tracker.settle({"forced": START_NS}, frozenset({"n1"}), {}, removed_ns)
+    else:
+        tracker.forget_pod(pod, removed_ns)
+    pending = tracker.drain()
+
+    for number in range(1, 10):
+        pods = ("forced",) if number <= 4 else ()
+        await store.ingest([a_batch(windows(number, 1, pods=pods))], NOW_NS)
+        if number == written_after:
+            await store.save_facts(FactChanges(pending.nodes, pending.pods, pending.gaps), NOW_NS)
+    await store.ingest([a_batch(windows(10, 1, pods=()))], NOW_NS)
+
+    kept = await store.read(lambda session: intervals.pod_intervals(session, ["forced"]))
+    assert kept["forced"].end_ns == START_NS + 4 * MINUTE_NS
     assert await store.gaps(START_NS, NOW_NS) == []
 
 
@@ -243,6 +292,38 @@ async def test_old_windows_go_and_what_they_gave_stays(store: CostStore, databas
     assert await totals(store, ("namespace",)) == before
 
 
+async def test_days_keep_their_sums_however_soon_hours_are_dropped(database: Database) -> None:
+    store = CostStore(database, StoreSettings(raw_retention_ns=7 * DAY_NS, hourly_retention_ns=DAY_NS))
+    await store.open()
+    book = await prepared(store)
+    later = START_NS + 3 * DAY_NS
+    await store.compute(book, later)
+    before = await totals(store)
+
+    await store.expire(later)
+    await store.ingest([a_batch(windows(1, 5))], later)
+    await store.compute(book, later)
+
+    facts = await store.facts(Window(START_NS, START_NS + DAY_NS, DAY_NS), frozenset())
+    assert total(grouped(facts, ())).cost == before[()].cost
+
+
+async def test_an_hour_is_computed_however_many_are_marked_that_have_not_begun(
+    store: CostStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the engine's clock was set back by hours."""
+    monkeypatch.setattr("services.cost_engine.store.store.DIRTY_A_PASS", 2)
+    book = await prepared(store)
+    await store.compute(book, NOW_NS)
+    ahead = [replace(window, start=window.start + timedelta(hours=5)) for window in windows(1, 180)]
+    await store.ingest([a_batch(ahead)], NOW_NS + 5 * HOUR_NS)
+    await store.save_facts(FactChanges([a_node("n2")], [a_pod("p5", node="n2")]), NOW_NS)
+
+    await store.compute(book, NOW_NS)
+
+    assert (await totals(store))[()].cost == 2 * bill(book)
+
+
 async def test_a_clock_that_jumps_an_hour_both_ways_loses_and_doubles_nothing(store: CostStore) -> None:
     book = await prepared(store)
     jumped = []
@@ -274,13 +355,58 @@ async def test_hours_in_which_nobody_computed_are_computed_when_somebody_does_ag
 
 async def test_a_leader_of_an_earlier_term_can_not_write(store: CostStore, database: Database) -> None:
     await store.begin_term(START_NS)
-    await store.save_facts(FactChanges([a_node()]), NOW_NS)
+    book = await prepared(store)
     await CostStore(database).begin_term(NOW_NS)
 
-    with pytest.raises(NotReadyError, match="another replica leads"):
-        await store.save_facts(FactChanges([a_node("n2")]), NOW_NS)
-    with pytest.raises(NotReadyError, match="another replica leads"):
-        await store.ingest([a_batch(windows(1, 2))], NOW_NS)
+    writes: list[Awaitable[object]] = [
+        store.save_facts(FactChanges([a_node("n2")]), NOW_NS),
+        store.ingest([a_batch(windows(1, 2))], NOW_NS),
+        store.compute(book, NOW_NS),
+        store.compute(book, NOW_NS, grow=False),
+        store.save_prices([replace(PRICE, source=Source.AWS)], NOW_NS),
+        store.replace_prices(Source.CUSTOM, [], NOW_NS),
+        store.write(lambda session: session.execute(text("DELETE FROM budget_alert"))),
+    ]
+    for write in writes:
+        with pytest.raises(NotReadyError, match="another replica leads"):
+            await write
+
+
+async def test_a_leader_that_was_paused_over_the_hour_does_not_cut_the_hour_that_its_successor_computed(
+    store: CostStore, database: Database
+) -> None:
+    successor = CostStore(database)
+    await store.begin_term(START_NS)
+    book = await prepared(store)
+    paused_ns = START_NS + HOUR_NS - MINUTE_NS
+    await successor.begin_term(START_NS + HOUR_NS)
+    await successor.compute(book, START_NS + 2 * HOUR_NS)
+    before = await totals(store)
+    await successor.save_facts(FactChanges([], [a_pod("p4")]), START_NS + 2 * HOUR_NS)
+
+    with pytest.raises(NotReadyError):
+        await store.compute(book, paused_ns)
+    await successor.compute(book, START_NS + 2 * HOUR_NS)
+
+    assert (await totals(store))[()].cost == before[()].cost
+
+
+async def test_a_database_that_does_not_answer_in_time_is_an_error_of_ours_and_nothing_is_kept(
+    store: CostStore, database: Database, database_address: str
+) -> None:
+    await prepared(store)
+    await store.ingest([a_batch(windows(1, 1))], NOW_NS)
+    lock = "BEGIN IMMEDIATE" if database.is_sqlite else "LOCK TABLE usage_window"
+    impatient = StoreConfig(url=database_url(database_address), threads=1, timeout_s=0.1)
+    async with Database(impatient, SystemClock()) as other:
+        with database.engine.connect() as holder:
+            holder.exec_driver_sql("ROLLBACK" if database.is_sqlite else "SELECT 1")
+            holder.exec_driver_sql(lock)
+            with pytest.raises(DeadlineError):
+                await CostStore(other).ingest([a_batch(windows(2, 1))], NOW_NS)
+            holder.rollback()
+
+        assert (await CostStore(other).ingest([a_batch(windows(2, 1))], NOW_NS)).rows == 1
 
 
 async def test_migrations_go_up_and_down_and_up_again(store: CostStore, database: Database) -> None:

@@ -28,20 +28,29 @@ MOST_BATCHES = 8
 
 
 def kill_often(url: str, kills: int, kill_database: Callable[[], None] | None) -> int:
-    """Start engines until one is done; kill the first ones. How many were killed before they were."""
+    """Start engines until one is done; kill the first ones. How many kills there were before it was.
+
+    Of the engines whose database is killed about half live on, and must come back to it by themselves.
+    """
     chance, killed = random.Random(7), 0
     while True:
-        batches = chance.randint(1, MOST_BATCHES) if killed < kills else None
         command = [sys.executable, "-m", "tests.scenarios.cost_engine.ingester", url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:  # noqa: S603
-            said = read_until(engine, batches)
-            if said == "done":
-                return killed
-            if said == "batch":
-                if kill_database is not None and chance.random() < 0.4:
-                    kill_database()
-                engine.send_signal(signal.SIGKILL)
+            while (said := read_until(engine, _some(chance) if killed < kills else None)) == "batch":
                 killed += 1
+                if kill_database is not None and chance.random() < 0.5:
+                    kill_database()
+                    if chance.random() < 0.5:
+                        continue
+                engine.send_signal(signal.SIGKILL)
+                break
+        assert engine.returncode in (0, -signal.SIGKILL)
+        if said == "done":
+            return killed
+
+
+def _some(chance: random.Random) -> int:
+    return chance.randint(1, MOST_BATCHES)
 
 
 def read_until(engine: "subprocess.Popen[str]", batches: int | None) -> str:

@@ -56,8 +56,8 @@ def a_report() -> Report:
 def test_a_table_has_the_columns_and_the_total_and_says_what_is_missing() -> None:
     header, *lines = cost_lines(an_answer("a", "b"), CostQuestion(group_by=("namespace",)))
 
-    assert header.split() == ["GROUP", "ALLOCATED", "USED", "IDLE", "UNKNOWN", "COST", "SHARE"]
-    assert lines[0].split() == ["a", "8.00", "4.00", "3.00", "1.00", "10.00", "50.0%"]
+    assert header.split() == ["GROUP", "ALLOCATED", "USED", "IDLE", "COST", "SHARE", "UNKNOWN"]
+    assert lines[0].split() == ["a", "8.00", "4.00", "3.00", "10.00", "50.0%", "1.00"]
     assert lines[2].split()[0] == "TOTAL"
     assert "not final" in lines[3]
     assert "the node was gone" in lines[4]

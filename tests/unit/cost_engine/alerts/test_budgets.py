@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from gpuloom.errors import UnavailableError
+from gpuloom.errors import ConflictError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.budget import AlertChannel as ChannelSpec
 from gpuloom.model.budget import AlertSeverity, BudgetAlert, BudgetPeriod, ChannelType, CostBudgetStatus
@@ -20,7 +20,7 @@ from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.config import load_config
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
-from services.cost_engine.alerts.budgets import Budgets
+from services.cost_engine.alerts.budgets import MAX_SENDS, SEND_S, Budgets
 from services.cost_engine.alerts.channels import (
     ConfiguredChannels,
     WebhookChannel,
@@ -31,6 +31,7 @@ from services.cost_engine.alerts.channels import (
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.config import AlertsConfig
 from services.cost_engine.core.budgets import Crossing, Period, forecast, period_at
+from services.cost_engine.core.grouping import CostFact
 from services.cost_engine.core.intervals import (
     HOUR_NS,
     UNITS_PER_GPU,
@@ -45,6 +46,7 @@ from services.cost_engine.core.tracking import NodeChange, PodChange
 from services.cost_engine.ingest.consumer import now_ns
 from services.cost_engine.metrics import CostMetrics
 from services.cost_engine.store.store import CostStore, FactChanges
+from tests.mesh.waiting import until
 
 START = datetime(2026, 6, 20, tzinfo=UTC)
 
@@ -75,22 +77,33 @@ class Recorded:
         self.sent: list[str] = []
         self.status: CostBudgetStatus | None = None
         self.broken = False
-
-    name = "recorded"
+        self.readonly = False
+        self.hanging = 0
 
     def tell(self, obj: JsonObject, crossing: Crossing) -> None:
         self.events.append(crossing.alert.name)
 
     async def write_status(self, obj: JsonObject, status: CostBudgetStatus) -> None:
+        if self.readonly:
+            raise ConflictError("somebody else wrote it")
         self.status = status
 
-    def of(self, crossing: Crossing) -> Sequence["Recorded"]:
-        return [self]
+    def of(self, crossing: Crossing) -> Sequence["Receiver"]:
+        return [Receiver(f"recorded:{crossing.budget}", self)]
+
+
+@dataclass(frozen=True)
+class Receiver:
+    name: str
+    outside: Recorded
 
     async def send(self, crossing: Crossing) -> None:
-        if self.broken:
+        if self.outside.broken:
             raise UnavailableError("no answer")
-        self.sent.append(crossing.alert.name)
+        if crossing.budget.startswith("slow"):
+            self.outside.hanging += 1
+            await asyncio.Event().wait()
+        self.outside.sent.append(crossing.alert.name)
 
 
 class Stage:
@@ -169,6 +182,59 @@ async def test_a_receiver_that_was_away_is_told_later_and_the_others_not_again(s
     await stage.after(0.1, engine)
 
     assert (stage.outside.events, stage.outside.sent) == (["soft", "hard"], ["soft", "hard"])
+
+
+async def test_receivers_that_hang_hold_up_neither_the_others_nor_what_is_stopped(stage: Stage) -> None:
+    budgets = [a_budget(1.0, action="block") for _ in range(MAX_SENDS)]
+    for number, budget in enumerate(budgets):
+        budget["metadata"] |= {"name": f"slow-{number:02}" if number else "zebra", "uid": f"u{number}"}
+    await stage.clock.advance(3600)
+    await stage.store.compute(await stage.store.book(), now_ns(stage.clock))
+    engine = stage.an_engine(*budgets[1:], budgets[0])
+
+    looked = asyncio.create_task(engine.look())
+    await until(lambda: stage.outside.hanging == MAX_SENDS)
+    assert len(engine.verdicts()) == len(budgets)
+    await stage.clock.advance(SEND_S)
+    await looked
+    again = asyncio.create_task(engine.look())
+    await until(lambda: stage.outside.sent == ["soft", "hard"])
+    await stage.clock.advance(SEND_S)
+    await again
+
+
+async def test_a_status_that_can_not_be_written_or_a_database_that_is_away_lets_nobody_through(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.outside.readonly = True
+    budget = a_budget(1.0, action="block")
+    engine = stage.an_engine(budget)
+    await stage.after(1, engine)
+    assert len(engine.verdicts()) == 1
+
+    monkeypatch.setattr(stage.store, "facts", unavailable)
+    await engine.look()
+
+    assert len(engine.verdicts()) == 1
+    budget["spec"]["monthlyLimit"] = 100.0
+    await engine.look()
+    assert engine.verdicts() == []
+
+
+async def unavailable(*_: object) -> list[CostFact]:
+    raise UnavailableError("the database is away")
+
+
+async def test_an_alert_called_limit_does_not_hide_that_the_limit_is_reached(stage: Stage) -> None:
+    budget = a_budget(10.0, action="block")
+    budget["spec"]["alerts"] = [{"name": "limit", "thresholdPercent": 50}]
+    engine = stage.an_engine(budget)
+    await stage.after(0.6, engine)
+    assert engine.verdicts() == []
+
+    await stage.after(0.6, engine)
+
+    assert len(engine.verdicts()) == 1
 
 
 @pytest.mark.parametrize("action", ["block", "throttle"])
@@ -311,6 +377,9 @@ async def test_a_mail_goes_to_those_whom_the_alert_names_and_a_refusal_counts_as
     assert other.name == "email:lab@example.com,boss@example.com"
 
 
+_HOOKS = (ChannelType.SLACK, ChannelType.WEBHOOK)
+
+
 async def test_alertmanager_and_slack_are_told_as_the_installation_says() -> None:
     config = replace(
         SETTINGS, alertmanager_url="http://alertmanager:9093/", slack_url="https://hooks.example.com/x"
@@ -320,6 +389,13 @@ async def test_alertmanager_and_slack_are_told_as_the_installation_says() -> Non
     names = [channel.name for channel in ConfiguredChannels(config).of(crossing)]
 
     assert names == ["alertmanager", "slack:"]
+    own = [ChannelSpec(kind, {"url": "https://hooks.example.com/secret"}) for kind in _HOOKS]
+    other = [ChannelSpec(kind, {"url": "https://hooks.example.com/other"}) for kind in _HOOKS]
+    named = replace(crossing, alert=BudgetAlert("hard", 100, channels=(*own, *other)))
+    # Names are logged and kept: they tell addresses apart, and show none.
+    names = [channel.name for channel in ConfiguredChannels(config).of(named)]
+    assert len(set(names)) == 5
+    assert not any("example" in name for name in names)
     assert alertmanager_body(crossing) == [
         {
             "labels": {

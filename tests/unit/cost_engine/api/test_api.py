@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from services.cost_engine.api.exports import Exports
 from services.cost_engine.api.http import CostHttp
 from services.cost_engine.api.queries import Queries
 from services.cost_engine.api.rules import TeamRules
-from services.cost_engine.core.exports import FOCUS_COLUMNS
+from services.cost_engine.core.exports import FOCUS_COLUMNS, ExportContext, focus_row
+from services.cost_engine.core.grouping import Amounts, CostFact
 from services.cost_engine.core.intervals import (
     HOUR_NS,
     UNITS_PER_GPU,
@@ -35,6 +36,7 @@ from services.cost_engine.core.intervals import (
     PodIdentity,
     PodInterval,
 )
+from services.cost_engine.core.opencost import allocation_request
 from services.cost_engine.core.prices import Price, Source
 from services.cost_engine.core.tracking import NodeChange, PodChange
 from services.cost_engine.ingest.consumer import now_ns
@@ -57,7 +59,7 @@ async def queries(tmp_path: Path) -> AsyncIterator[Queries]:
         await store.epoch_ns(start)
         prices = [
             Price("", "", "", "t", kind, rate, 0, None, Source.CUSTOM)
-            for kind, rate in (("on-demand", 3_060_000_001), ("spot", 1_200_000_000))
+            for kind, rate in (("on-demand", 3_060_000_001), ("spot", 1_200_000_000), ("reserved", 7))
         ]
         await store.replace_prices(Source.CUSTOM, prices, start)
         nodes, pods = [], []
@@ -87,6 +89,25 @@ async def test_an_answer_adds_up_and_filters_and_says_that_it_is_not_final(queri
     assert only.total.cost == HOURS * 1_200_000_000
 
 
+async def test_a_team_that_is_filtered_by_has_its_part_once_however_it_is_grouped(
+    queries: Queries, tmp_path: Path
+) -> None:
+    rules = tmp_path / "teams.toml"
+    rules.write_text("[[rule]]\nnamespaces = ['team-a']\nteams = { vision = 60, language = 40 }\n")
+    queries = Queries(queries._store, TeamRules(rules, queries._clock), queries._clock, 720)
+    span = START, START + timedelta(hours=HOURS)
+    whole = (await queries.costs(CostQuestion(*span, "all", (), {"namespace": ("team-a",)}))).total.cost
+
+    answers = [
+        await queries.costs(CostQuestion(*span, "all", by, {"team": ("vision",)}))
+        for by in ((), ("team",), ("namespace", "team"), ("pod",))
+    ]
+
+    assert [answer.total for answer in answers] == [answers[0].total] * 4
+    assert answers[0].total.cost == pytest.approx(0.6 * whole, rel=1e-6)
+    assert [line.group for line in answers[1].lines] == [("vision",)]
+
+
 async def test_savings_are_by_mechanism_and_add_up(queries: Queries) -> None:
     report = await queries.savings(START, START + timedelta(hours=HOURS))
 
@@ -110,6 +131,10 @@ async def test_a_summary_has_the_present_rate_for_a_month_that_it_names(queries:
         CostQuestion(START, START),
         CostQuestion(START - timedelta(days=5000), START),
         CostQuestion(START - timedelta(days=100), START, "hour"),
+        CostQuestion(datetime(2300, 1, 1, tzinfo=UTC), datetime(2300, 1, 2, tzinfo=UTC)),
+        CostQuestion(datetime(9999, 12, 31, 23, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=UTC)),
+        CostQuestion(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), datetime(1, 1, 2, tzinfo=UTC)),
+        CostQuestion(end=datetime(1, 1, 1, tzinfo=UTC)),
     ],
 )
 async def test_what_can_not_be_asked_is_refused(queries: Queries, asked: CostQuestion) -> None:
@@ -171,12 +196,30 @@ async def test_a_focus_file_keeps_the_rules_of_the_specification(queries: Querie
         assert bool(row["ConsumedQuantity"]) == bool(row["ConsumedUnit"])
         assert bool(row["SkuId"]) == bool(row["SkuPriceId"])
         assert all(isinstance(value, str) for value in json.loads(row["Tags"]).values())
-        if row["ListUnitPrice"]:
-            listed = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
-            assert abs(listed - Decimal(row["ListCost"])) < Decimal("0.0000001")
+        for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
+            product = Decimal(row[price]) * Decimal(row["PricingQuantity"])
+            assert abs(product - Decimal(row[cost])) < Decimal("0.0000000005")
+        committed = row["PricingCategory"] == "Committed"
+        assert {bool(row[name]) for name in row if name.startswith("CommitmentDiscount")} == {committed}
     assert sum(nano_usd(row["BilledCost"]) for row in rows) == HOURS * 4_260_000_001
     dynamic = [row for row in rows if row["PricingCategory"] == "Dynamic"]
     assert sum(nano_usd(row["BilledCost"]) for row in dynamic) == HOURS * 1_200_000_000
+
+
+def test_a_reserved_node_is_a_commitment_that_is_used_and_a_missing_price_is_called_so() -> None:
+    context = ExportContext(HOUR_NS, 2**62)
+    for hours, kind, quality in ((720 * 8, "reserved", "exact"), (1, "on-demand", ""), (0, "reserved", "")):
+        amounts = Amounts(
+            cost=10**15 + 7, unit_ms=hours * 3_600_000 * UNITS_PER_GPU // 7, on_demand=10**15 + 7
+        )
+        fact = CostFact(0, "p", amounts, node="n", instance_type="t", capacity_type=kind, quality=quality)
+
+        row = dict(zip(FOCUS_COLUMNS, focus_row(fact, context), strict=True))
+
+        product = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
+        assert abs(product - Decimal(row["ListCost"])) < Decimal("0.0000000005")
+        assert row["CommitmentDiscountStatus"] == ("Used" if kind == "reserved" else "")
+        assert json.loads(row["Tags"])["gpuloom/priceQuality"] == (quality or "missing")
 
 
 async def test_other_files_add_up_too_and_labels_come_back_as_they_were(queries: Queries) -> None:
@@ -200,6 +243,27 @@ class Reviews:
             raise UnavailableError("no answer")
         self.asked += 1
         return {"status": {"authenticated": obj["spec"]["token"] == "good"}}
+
+
+def asked_for(**query: str) -> CostQuestion:
+    return allocation_request(query, datetime(2026, 3, 5, 7, tzinfo=UTC)).question
+
+
+def test_opencosts_clients_are_understood_as_it_understands_them() -> None:
+    assert asked_for(window="7d").step == "all"
+    assert asked_for(window="2d", step="24h").step == "day"
+    assert asked_for(window="60m", step="1h").step == "all"
+    assert asked_for(window="2h", step="60m").step == "hour"
+    assert asked_for(window="2h", step="1h", accumulate="true").step == "all"
+    assert asked_for(filterNamespaces="a, b,").filters == {"namespace": ("a", "b")}
+    february = asked_for(window="lastmonth")
+    assert (february.start, february.end) == (
+        datetime(2026, 2, 1, tzinfo=UTC),
+        datetime(2026, 3, 1, tzinfo=UTC),
+    )
+    assert asked_for(window="1769904000,1772323200") == february
+    with pytest.raises(ValueError, match="step must be"):
+        asked_for(window="9d", step="3d")
 
 
 async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts_their_token(

@@ -44,8 +44,8 @@ from services.cost_engine.core.objects import (
 )
 from services.cost_engine.core.prices import SPOT, PriceBook, Quality, Source
 from services.cost_engine.core.savings import monthly
-from services.cost_engine.core.teams import UNALLOCATED, TeamRule
-from services.cost_engine.core.tracking import Tracker
+from services.cost_engine.core.teams import UNALLOCATED, TeamRule, parse_rules
+from services.cost_engine.core.tracking import REMOVED_NS, Tracker
 from services.cost_engine.prices.catalogue import catalogue_prices, custom_prices
 from tests.unit.cost_engine.core.builders import START_NS, a_pod, a_price, an_hour, some_traits
 
@@ -178,10 +178,34 @@ usd_per_kwh = "0.20"\ncooling_percent = 50\noverhead_usd_per_year = "8760"\n"""
     assert price.nano_usd_per_hour == 5_000_000_000 + 3_000_000_000 + 1_000_000_000
 
 
-@pytest.mark.parametrize("amount", ["0", "-1", "NaN", "Infinity", "abc", ""])
+@pytest.mark.parametrize("amount", ["0", "-1", "NaN", "Infinity", "abc", "", "1e10", "1e999999999999999999"])
 def test_a_price_of_zero_below_or_none_at_all_is_refused_with_the_entry(amount: str) -> None:
     with pytest.raises(ValueError, match="price 1"):
         custom_prices(f'[[price]]\ninstance_type = "x"\nusd_per_hour = "{amount}"\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("price = 5", "must be"),
+        ("[price]\ninstance_type = 'x'", "must be"),
+        ("[[machine]]\ninstance_type = 'x'\npurchase_usd = 1\nyears = 0", "years must be above 0"),
+        ("[[machine]]\ninstance_type = 'x'\npurchase_usd = '1e999999999999999999'\nyears = 1", "no price"),
+        ("[[price]]\ninstance_type = 'x'\nusd_per_hour = 1\nvalid_from = 9999-01-01", "1970 and 2242"),
+        ("[[price]]\ninstance_type = 'x'\nusd_per_hour = 1\nvalid_from = 0001-01-01", "1970 and 2242"),
+        ('[[price]]\ninstance_type = "x\\u0000"\nusd_per_hour = 1', "character 0"),
+        ("[[price]]\ninstance_type = 'x'\nusd_per_hour = 1\n" * 2, "two on-demand prices"),
+    ],
+)
+def test_a_file_of_prices_that_could_not_be_kept_is_refused_with_a_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        custom_prices(text)
+
+
+@pytest.mark.parametrize("labels", ["5", "[1]", "'ab'", "{ a = { b = 1 } }"])
+def test_team_rules_with_labels_that_are_none_are_refused_with_the_rule(labels: str) -> None:
+    with pytest.raises(ValueError, match="rule 1: labels"):
+        parse_rules(f"[[rule]]\nteams = {{ a = 1 }}\nlabels = {labels}\n")
 
 
 def test_a_new_machine_type_is_unpriced_and_never_free() -> None:
@@ -219,8 +243,8 @@ def test_a_gap_after_a_restart_is_marked_and_ends_where_usage_shows_the_pod_last
         "two": START_NS + 9,
     }
     assert [(gap.pod_uid, gap.start_ns, gap.end_ns) for gap in pending.gaps] == [
-        ("one", START_NS + 5, START_NS + 20),
-        ("two", START_NS + 9, START_NS + 20),
+        ("one", START_NS + 5, START_NS + 20 + REMOVED_NS),
+        ("two", START_NS + 9, START_NS + 20 + REMOVED_NS),
     ]
 
 

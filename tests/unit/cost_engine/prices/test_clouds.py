@@ -187,6 +187,29 @@ async def test_a_cloud_that_does_not_answer_is_unavailable() -> None:
             await AzurePrices(["eastus"], url).fetch(NOW_NS)
 
 
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"category": None},
+        {"serviceRegions": None},
+        {"pricingInfo": [None]},
+        {"pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": [None]}}]},
+    ],
+)
+async def test_a_reply_of_another_shape_is_unavailable_and_stops_nothing_else(
+    spoiled: dict[str, Any],
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        sku = a_gcp_sku("Nvidia L4 GPU running in Americas", "1", 0) | spoiled
+        return web.json_response({"skus": [sku], "Items": [spoiled, None]})
+
+    async with serving(answer) as url:
+        with pytest.raises(UnavailableError, match="did not tell"):
+            await GcpPrices(["us-central1"], "key", url).fetch(NOW_NS)
+        with pytest.raises(UnavailableError, match="did not tell"):
+            await AzurePrices(["eastus"], url).fetch(NOW_NS)
+
+
 @pytest.mark.parametrize("nano", [0, -1])
 def test_a_price_that_is_not_above_zero_can_not_be_made(nano: int) -> None:
     with pytest.raises(ValueError, match="above 0"):
