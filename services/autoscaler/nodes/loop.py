@@ -76,9 +76,13 @@ class NodeLoop:
                 continue
             if status.state is ClaimState.DRAINING and status.node_name and status.draining:
                 told = [one.message for one in status.conditions if one.type == "Drained"]
-                await self._drainer.drain(
-                    status.node_name, status.draining, None, "".join(told[:1]) or "it is given back"
-                )
+                why = "".join(told[:1]) or "it is given back"
+                try:
+                    await self._drainer.drain(status.node_name, status.draining, None, why)
+                except GpuloomError as error:
+                    self._tools.metrics.errors.inc()
+                    fields = {"node": status.node_name, "error": str(error)}
+                    _log.warning("node not drained", extra=fields)
 
     def _claims_of(self, provider: CloudProvider) -> list[GpuNodeClaim]:
         pools = {
