@@ -6,7 +6,7 @@ import pytest
 
 from gpuloom.names import ANNOTATION_SPOT_WARNING
 from services.autoscaler.core import claims as life
-from services.autoscaler.core.machines import FailureKind
+from services.autoscaler.core.machines import FailureKind, PricedOffering
 from services.autoscaler.core.pending import Worth
 from tests.mesh.autoscaler.memory_cloud import CrashError, a_refusal
 from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POOL, World, a_world
@@ -114,6 +114,22 @@ async def test_a_cloud_that_is_asked_too_often_is_left_alone_for_longer_each_tim
         assert asked < 4
         assert world.cloud.bought == 1
         assert world.claim_states() == ["GPUReady"]
+
+
+async def test_prices_that_a_cloud_refuses_are_not_asked_for_in_every_round() -> None:
+    async with a_world() as world:
+        world.add_policy()
+        asked = 0
+
+        async def refuse() -> list[PricedOffering]:
+            nonlocal asked
+            asked += 1
+            raise a_refusal(FailureKind.THROTTLED, "slow down")
+
+        world.cloud.offerings = refuse  # type: ignore[method-assign]
+        await world.rounds(20, apart_s=5)
+
+        assert asked == 2
 
 
 async def test_f22_a_notice_cordons_replaces_and_evicts_low_before_medium_before_high() -> None:
