@@ -66,7 +66,8 @@ class Demand:
         if self.in_flight is not None:
             text = f"{self.running:.4g} running + {self.waiting:.4g} waiting"
             found.append((self.in_flight / per_replica, text))
-        return found
+        # Answers that are numbers each may have a product that is none.
+        return [one for one in found if math.isfinite(one[0])]
 
     @property
     def saturated(self) -> bool:

@@ -125,6 +125,15 @@ def test_what_is_missing_never_takes_away(current: int, values: list[float | Non
     assert decided(adaptive(), current, *found, demand=demand).replicas >= current
 
 
+def test_no_numbers_however_large_are_more_than_the_maximum() -> None:
+    """Queries are a tenant's: their product may be no number any more."""
+    huge = replace(WORK, rate=1e200, service_s=1e200)
+
+    assert decided(adaptive(max_replicas=9), 5, demand=replace(huge, running=None)).replicas == 5
+    assert decided(adaptive(max_replicas=9), 5, demand=replace(huge, waiting=1e300)).replicas == 9
+    assert Reading("custom", 1e-300, 1e300).told().ratio is None
+
+
 @given(st.lists(st.floats(0, 40), min_size=1, max_size=120), st.floats(30, 600))
 def test_a_forecast_only_raises_and_never_ends_below_what_is_needed(
     needs: list[float], cold_start_s: float

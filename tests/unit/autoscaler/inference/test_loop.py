@@ -221,6 +221,18 @@ async def test_of_two_policies_on_a_target_the_first_acts_and_the_other_says_so(
         assert (await world.conditions("b-second"))["AbleToScale"] == ("False", "TargetTaken")
 
 
+async def test_an_inference_service_and_its_deployment_are_one_target() -> None:
+    async with a_world(replicas=2) as world:
+        service = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "name": "llm"}
+        predictor = {"kind": "Deployment", "name": "llm-predictor"}
+        await world.client.create(INFERENCE_POLICIES, a_policy("a-first", targetRef=service))
+        await world.client.create(INFERENCE_POLICIES, a_policy("b-second", targetRef=predictor))
+
+        await world.round()
+
+        assert (await world.conditions("b-second"))["AbleToScale"] == ("False", "TargetTaken")
+
+
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
