@@ -8,6 +8,7 @@ given up, and a machine of a claim that is over is ended.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -185,7 +186,13 @@ def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) ->
 
 def _draining_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:
     if instance is None:
-        return Record(claim, life.gone(claim.status, seen.now))
+        drained = claim.status.instance_id is None or claim.meta.name in seen.drained
+        status = (
+            life.gone(claim.status, seen.now)
+            if drained
+            else life.without_machine(claim, seen.now, seen.timeouts)
+        )
+        return None if status is None else Record(claim, status)
     ends = claim.meta.name in seen.drained and instance.state is not InstanceState.ENDING
     return End(claim, instance) if ends else None
 
@@ -251,8 +258,20 @@ def _size_steps(group: Group, pairs: _Pairs, seen: Seen) -> list[Step]:
 
 
 def _is_unsettled(group: Group, seen: Seen) -> bool:
-    """Whether a claim of the group is about to count among those that wait."""
-    return any(claim.spec.pool_name == group.pool and claim.status.state is None for claim in seen.claims)
+    """Whether a claim of the group is about to count among those that wait, or has a machine that is not
+    listed: a list may leave one out, and of a smaller group the cloud would choose which machine ends."""
+    listed = {one.instance_id for one in seen.view.instances}
+    return any(
+        claim.status.state is None or _is_missing(claim, listed)
+        for claim in seen.claims
+        if claim.spec.pool_name == group.pool
+    )
+
+
+def _is_missing(claim: GpuNodeClaim, listed: AbstractSet[str]) -> bool:
+    """One that the cloud said it takes back is gone, not missing."""
+    known, is_over = claim.status.instance_id, claim.status.state is ClaimState.GONE
+    return known is not None and known not in listed and not is_over and not life.has_notice(claim)
 
 
 def _asks_by_token(seen: Seen) -> list[Step]:

@@ -8,7 +8,6 @@ from datetime import datetime
 from gpuloom.errors import GpuloomError
 from gpuloom.kube.parse import format_time
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
-from gpuloom.model.objects import ConditionStatus
 from gpuloom.model.policies import ScaleDirection
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.offerings import key_of
@@ -43,7 +42,7 @@ class Interruptions:
             del self._seen[node]
             self._began.pop(node, None)
         # By what nodes and claims say, not by what this process saw: the notice may be older than it.
-        told = {one.status.node_name for one in claims if life.is_live(one) and _is_told(one)}
+        told = {one.status.node_name for one in claims if life.is_live(one) and life.has_notice(one)}
         for node in sorted(self._drainer.cordoned() | set(filter(None, told))):
             if node not in warned:
                 await self._guarded(node, self._end(node, by_node.get(node), "NoticeWithdrawn", now))
@@ -73,7 +72,7 @@ class Interruptions:
             await self._end(notice.node, claim, "NothingHappened", now)
             return
         drains = claim is not None and claim.status.state is ClaimState.DRAINING
-        if claim is not None and not drains and not _is_told(claim):
+        if claim is not None and not drains and not life.has_notice(claim):
             await self._begin(notice, claim, policy, now)
             return
         graceful = policy is None or policy.policy.spec.graceful_eviction
@@ -92,7 +91,7 @@ class Interruptions:
         if self._scaler.only_tells("" if claim is None else claim.spec.pool_name):
             return
         await self._drainer.uncordon(node)
-        if claim is not None and _is_told(claim) and self._scaler.store.caught_up():
+        if claim is not None and life.has_notice(claim) and self._scaler.store.caught_up():
             text = "the node is open again"
             kind = life.CONDITION_INTERRUPTED
             status = life.with_condition(claim.status, kind, False, reason, text, now=now)
@@ -155,8 +154,3 @@ def _by_node(claims: Sequence[GpuNodeClaim]) -> dict[str, GpuNodeClaim]:
     """The claim that is not over, where the name of a node comes again."""
     ordered = sorted(claims, key=lambda one: one.status.state is not ClaimState.GONE)
     return {one.status.node_name: one for one in ordered if one.status.node_name}
-
-
-def _is_told(claim: GpuNodeClaim) -> bool:
-    told = life.condition_of(claim, life.CONDITION_INTERRUPTED)
-    return told is not None and told.status is ConditionStatus.TRUE
