@@ -93,6 +93,20 @@ def test_it_goes_to_zero_only_when_idle_for_the_hold_time_and_something_would_wa
     assert decided(spec, 2, a_reading(None), demand=idle).replicas == 2
 
 
+def test_a_fifth_less_is_taken_only_once_it_was_not_needed_for_an_hour() -> None:
+    """Most small dips are followed by a rise; what stays low is not paid for for ever."""
+    spec = adaptive(max_replicas=50)
+    need = replace(WORK, rate=0.0, running=8 * 4.0 * OCCUPANCY)
+
+    assert decided(spec, 10, demand=need, learned=Learned(lately=9.0)).replicas == 10
+    assert decided(spec, 10, demand=need, learned=Learned(lately=8.0)).replicas == 8
+    assert decided(spec, 11, demand=need, learned=Learned(lately=9.0)).replicas == 8
+    history = NeedHistory(15.0)
+    for number in range(241):
+        history.add(9.0 if number == 0 else 8.0)
+    assert history.learned(60.0).lately == 8.0
+
+
 def test_f19_the_cooldown_holds_what_is_taken_away_and_not_what_is_needed() -> None:
     spec, memory = adaptive(), Memory(last_scale=START)
     spec = replace(spec, cooldown_s=300)
