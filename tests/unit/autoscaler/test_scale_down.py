@@ -248,6 +248,7 @@ def test_the_table_has_what_the_pools_name_at_the_price_that_is_told() -> None:
         NodePool("named", instance_types=(SMALL,), zones=("zone-b",), capacity_type=CapacityType.SPOT),
         NodePool("by-model", gpu_type="nvidia-a10g"),
         NodePool("typo", instance_types=("g5.hugelarge",)),
+        NodePool("half", instance_types=("g5.hugelarge", SMALL)),
     )
     spec = replace(a_policy().policy.spec, pools=pools)
 
@@ -257,6 +258,8 @@ def test_the_table_has_what_the_pools_name_at_the_price_that_is_told() -> None:
     assert named == ["g5.xlarge/zone-b/spot"]
     assert len([one for one in table.offerings if one.pool == "by-model"]) == 4
     assert "g5.hugelarge" in table.problems["typo"]
+    assert "half" not in table.problems
+    assert {name for name, _ in table.rejected} == {"typo: g5.hugelarge", "half: g5.hugelarge"}
 
 
 def test_f10_a_node_is_replaced_only_if_the_saving_outweighs_the_move() -> None:
