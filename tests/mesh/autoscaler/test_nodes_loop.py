@@ -8,7 +8,7 @@ from gpuloom.names import ANNOTATION_SPOT_WARNING
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.machines import FailureKind, PricedOffering
 from services.autoscaler.core.pending import Worth
-from tests.mesh.autoscaler.memory_cloud import CrashError, a_refusal
+from tests.mesh.autoscaler.memory_cloud import TYPE, CrashError, a_refusal
 from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POOL, World, a_world
 from tests.mesh.waiting import until
 
@@ -114,6 +114,19 @@ async def test_a_cloud_that_is_asked_too_often_is_left_alone_for_longer_each_tim
         assert asked < 4
         assert world.cloud.bought == 1
         assert world.claim_states() == ["GPUReady"]
+
+
+async def test_labels_that_are_none_do_not_keep_a_node_for_ever() -> None:
+    async with a_world() as world:
+        pool = {"name": POOL, "instanceTypes": [TYPE], "labels": {"team": "not a label!"}}
+        node = await with_a_node(world, nodePools=[pool], scaleDownCooldownSeconds=0)
+        labels = world.api.store.get("nodes", node)["metadata"]["labels"]
+        world.api.store.delete("pods", "first", namespace="default")
+
+        await world.rounds(16, apart_s=10)
+
+        assert labels["gpu-autoscaler.io/capacity-type"]
+        assert world.claim_states() == ["Gone"]
 
 
 async def test_prices_that_a_cloud_refuses_are_not_asked_for_in_every_round() -> None:
