@@ -54,13 +54,15 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """What is known of a machine's node. `gpus`: how many it offers now; 0 while its driver loads."""
+    """What is known of a machine's node. `gpus`: how many it offers now; 0 while its driver loads, and while
+    nobody tells. `busy`: pods with GPUs are on it all the same."""
 
     name: str
     provider_id: str
     ready: bool
     gpus: int
     uid: str = ""
+    busy: bool = False
 
 
 def state_of(claim: GpuNodeClaim) -> ClaimState:
@@ -179,7 +181,8 @@ def _of_registered(
         changed = replace(status, state=ClaimState.GPU_READY, gpu_ready=now)
         text = f"{node.gpus} GPUs"
         return with_condition(changed, CONDITION_GPU_READY, True, "GPUsOffered", text, now=now)
-    if not _is_over(status.registered, timeouts.gpu_s, now):
+    # Where pods use them there are GPUs, and merely nobody who tells: nobody is evicted because of that.
+    if not _is_over(status.registered, timeouts.gpu_s, now) or (node is not None and node.busy):
         return None
     offered = 0 if node is None else node.gpus
     text = f"the node offers {offered} of {expected} GPUs after {timeouts.gpu_s:g} s"

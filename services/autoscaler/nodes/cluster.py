@@ -125,6 +125,8 @@ class ClusterReader:
         facts = {one.state.node_name: one for one in self.sources.facts.snapshot().nodes.values()}
         upcoming = [one for one in listed if one.status.state in life.UPCOMING]
         hidden = {one.status.node_name for one in upcoming}
+        # What of it is free is known once its agent tells.
+        upcoming = [one for one in upcoming if not self.is_busy(one.status.node_name or "")]
         hidden |= {one.status.node_name for one in listed if one.status.state is ClaimState.DRAINING}
         for node in sorted(self.sources.nodes.objects(), key=key_of):
             if key_of(node)[1] not in hidden:
@@ -148,8 +150,12 @@ class ClusterReader:
         for node in self.sources.nodes.objects():
             provider_id = str((node.get("spec") or {}).get("providerID") or "")
             if provider_id:
-                found[provider_id.lower()] = _node_fact(node, provider_id, facts.get(key_of(node)[1]))
+                fact = _node_fact(node, provider_id, facts.get(key_of(node)[1]))
+                found[provider_id.lower()] = replace(fact, busy=not fact.gpus and self.is_busy(fact.name))
         return found
+
+    def is_busy(self, node: str) -> bool:
+        return any(one.uses_gpu and not one.daemon for one in self.tenants(node))
 
     def tenants(self, node: str) -> list[Tenant]:
         return [tenant_of(pod) for pod in self.sources.pods.by_index("node", node) if not is_terminal(pod)]

@@ -116,6 +116,30 @@ async def test_a_cloud_that_is_asked_too_often_is_left_alone_for_longer_each_tim
         assert world.claim_states() == ["GPUReady"]
 
 
+async def test_a_node_that_works_and_is_not_told_of_is_adopted_and_left_alone() -> None:
+    """Its pods use its GPUs, and no agent of ours is there: it neither ends nor counts as free."""
+    async with a_world(grouped=True) as world:
+        world.cloud.desired[POOL] = 1
+        world.cloud.settle()
+        world.join()
+        world.known.facts.clear()
+        world.known.nodes.clear()
+        world.add_pod("works", "i-0")
+        world.add_policy()
+        await world.rounds(4)
+
+        world.clock.ahead_s += 3600
+        await world.rounds(4)
+        world.add_pod("first")
+        world.clock.ahead_s += WAITED_S
+        await world.rounds(4)
+
+        assert "works" in world.pods()
+        assert not world.api.store.get("nodes", "i-0")["spec"].get("unschedulable")
+        assert "i-0" in world.cloud.machines
+        assert world.cloud.bought == 2
+
+
 async def test_labels_that_are_none_do_not_keep_a_node_for_ever() -> None:
     async with a_world() as world:
         pool = {"name": POOL, "instanceTypes": [TYPE], "labels": {"team": "not a label!"}}
