@@ -180,8 +180,18 @@ def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) ->
     if status.state is ClaimState.REQUESTED:
         return _waiting_step(claim, seen)
     node = None if instance is None else seen.nodes.get(instance.provider_id.lower())
+    if node is None and instance is not None and _may_be_a_node(claim, instance, seen):
+        return None
     following = life.next_status(claim, instance, node, now, seen.timeouts)
     return None if following is None else Record(claim, following)
+
+
+def _may_be_a_node(claim: GpuNodeClaim, instance: Instance, seen: Seen) -> bool:
+    """Whether a machine that was there already may serve as a node that does not say so: where no node has
+    a provider id of this cloud, none of them can be told from those that never joined."""
+    adopted = claim.spec.token == instance.instance_id and claim.status.state is ClaimState.LAUNCHED
+    scheme, _, _ = instance.provider_id.lower().partition("://")
+    return adopted and not any(known.startswith(f"{scheme}://") for known in seen.nodes)
 
 
 def _draining_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:

@@ -157,6 +157,24 @@ def test_a_machine_that_nobody_asked_for_is_adopted_once() -> None:
     assert world.desired == 1
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_an_adopted_machine_is_not_ended_where_no_node_tells_its_provider_id(told: bool) -> None:
+    """It may be any of the nodes; where others tell theirs, it never joined."""
+    world = World(grouped=True, desired=1)
+    world.settle_cloud()
+    if told:
+        world.nodes = {"aws:///us-west-2a/i-cpu": NodeFact("cpu", "aws:///us-west-2a/i-cpu", True, 0)}
+    for _ in range(3):
+        world.sweep()
+    world.wait(TIMEOUTS.register_s)
+
+    for _ in range(3):
+        world.sweep()
+        world.settle_cloud()
+
+    assert len(world.machines) == (0 if told else 1)
+
+
 def test_a_machine_that_comes_after_its_claim_was_given_up_is_ended() -> None:
     world = World(grouped=False)
     world.create_claim()
