@@ -244,35 +244,65 @@ def _data(status: int, body: bytes) -> dict[str, Any]:
 
 def _samples(data: dict[str, Any]) -> Iterator[Sample]:
     if data.get("resultType") in ("scalar", "string"):
-        value = _number(data.get("result"))
+        value = _point(data.get("result"))[1]
         if value is not None:
             yield Sample({}, value)
         return
     for item in _results(data, "vector"):
-        value = _number(item.get("value"))
+        _refuse_histogram(item, "value", "histogram")
+        value = _point(item.get("value"))[1]
         if value is not None:
-            yield Sample(item.get("metric") or {}, value)
+            yield Sample(_labels(item), value)
 
 
 def _series(data: dict[str, Any]) -> Iterator[Series]:
     for item in _results(data, "matrix"):
-        points = ((pair[0], _number(pair)) for pair in item.get("values") or ())
-        known = tuple((datetime.fromtimestamp(at, UTC), value) for at, value in points if value is not None)
+        _refuse_histogram(item, "values", "histograms")
+        pairs = item.get("values")
+        if not isinstance(pairs, list):
+            raise _misshapen()
+        known = tuple((at, value) for at, value in map(_point, pairs) if value is not None)
         if known:
-            yield Series(item.get("metric") or {}, known)
+            yield Series(_labels(item), known)
 
 
 def _results(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     results = data.get("result")
     if data.get("resultType") != kind or not isinstance(results, list):
-        raise InvalidRequestError(f"the query gives a {data.get('resultType')}, not a {kind}")
+        raise InvalidRequestError(f"the query gives a {str(data.get('resultType'))[:32]}, not a {kind}")
+    if not all(isinstance(item, dict) for item in results):
+        raise _misshapen()
     return results
 
 
-def _number(pair: Any) -> float | None:
+def _refuse_histogram(item: Mapping[str, Any], own: str, other: str) -> None:
+    """A series of native histograms has no values."""
+    if own not in item and other in item:
+        raise InvalidRequestError(
+            "the query gives histograms where numbers are needed; take a part of them, for example by "
+            "histogram_quantile()"
+        )
+
+
+def _labels(item: Mapping[str, Any]) -> Labels:
+    labels = item.get("metric") or {}
+    if not isinstance(labels, dict):
+        raise _misshapen()
+    return labels
+
+
+def _point(pair: Any) -> tuple[datetime, float | None]:
     """Values come as texts; None for one that is no number."""
-    value = float(pair[1])
-    return value if math.isfinite(value) else None
+    try:
+        moment, told = pair
+        value = float(told)
+        return datetime.fromtimestamp(moment, UTC), value if math.isfinite(value) else None
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise _misshapen() from None
+
+
+def _misshapen() -> UnavailableError:
+    return UnavailableError("what answered is no Prometheus: its results have another shape")
 
 
 def _duration(amount_s: float) -> str:

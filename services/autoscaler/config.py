@@ -1,5 +1,6 @@
 """The autoscaler's settings."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,17 @@ class CloudsConfig:
             yield "GPULOOM_AUTOSCALER_GCP_PROJECT needs GPULOOM_AUTOSCALER_GCP_REGION"
         if self.azure_subscription is not None and not self.azure_resource_group:
             yield "GPULOOM_AUTOSCALER_AZURE_SUBSCRIPTION needs GPULOOM_AUTOSCALER_AZURE_RESOURCE_GROUP"
+        for cloud, given in (
+            ("AWS", self.aws_groups),
+            ("GCP", self.gcp_groups),
+            ("AZURE", self.azure_groups),
+        ):
+            for place, what in enumerate(("pool", "group")):
+                counts = Counter(pair[place] for pair in given)
+                twice = sorted(name for name, count in counts.items() if count > 1)
+                if twice:
+                    setting_name = f"GPULOOM_AUTOSCALER_{cloud}_GROUPS"
+                    yield f"{setting_name} names {what} {', '.join(twice)} twice; each pool has its own"
 
 
 @dataclass(frozen=True)

@@ -187,15 +187,16 @@ class AwsCloud:
             )
 
     def _terminate(self, instance: Instance) -> None:
-        now = next(
-            (one for one in self._describe([instance.group])[0]["Instances"] if _is(one, instance)), None
-        )
+        (group,) = self._describe([instance.group])
+        now = next((one for one in group["Instances"] if _is(one, instance)), None)
         # A second call for one that is ending would lower the size a second time.
         if now is None or now["LifecycleState"].startswith("Terminat"):
             return
         try:
             self._scaling.terminate_instance_in_auto_scaling_group(
-                InstanceId=instance.instance_id, ShouldDecrementDesiredCapacity=True
+                InstanceId=instance.instance_id,
+                # At its minimum the group refuses to become smaller: another comes, and is adopted.
+                ShouldDecrementDesiredCapacity=group["DesiredCapacity"] > group["MinSize"],
             )
         except ClientError as error:
             if not is_missing_instance(error):

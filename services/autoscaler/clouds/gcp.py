@@ -24,6 +24,7 @@ from services.autoscaler.clouds.gcp_reading import (
     instance_of,
     last_part,
     operation_failure,
+    region_of,
     template_of,
 )
 from services.autoscaler.clouds.threads import Threads
@@ -67,6 +68,7 @@ class GcpCloud:
         given: dict[str, Any] = {"credentials": settings.credentials, "client_options": options}
         self._groups: Any = compute_v1.InstanceGroupManagersClient(**given)
         self._templates: Any = compute_v1.InstanceTemplatesClient(**given)
+        self._regional: Any = compute_v1.RegionInstanceTemplatesClient(**given)
         self._operations: Any = compute_v1.ZoneOperationsClient(**given)
         self._zones: dict[str, str] = {}
         self._known_templates: dict[str, Template] = {}
@@ -153,13 +155,24 @@ class GcpCloud:
         raise CloudError(FailureKind.CONFIGURATION, f"{text}; {_REGIONAL}" if regional else text)
 
     def _template(self, group: Any) -> Template:
-        name = last_part(group.instance_template)
-        if name and name not in self._known_templates:
-            found = self._templates.get(
-                project=self._settings.project, instance_template=name, timeout=_CALL_S
-            )
-            self._known_templates[name] = template_of(found)
-        return self._known_templates.get(name, Template())
+        """Of a group that is being moved to another template the new one. One that is gone tells nothing."""
+        listed = [one.instance_template for one in group.versions]
+        url = group.instance_template or next(filter(None, reversed(listed)), "")
+        if url and url not in self._known_templates:
+            try:
+                self._known_templates[url] = template_of(self._find_template(url))
+            except exceptions.NotFound:
+                return Template()
+        return self._known_templates.get(url, Template())
+
+    def _find_template(self, url: str) -> Any:
+        given = {
+            "project": self._settings.project,
+            "instance_template": last_part(url),
+            "timeout": _CALL_S,
+        }
+        region = region_of(url)
+        return self._regional.get(region=region, **given) if region else self._templates.get(**given)
 
     def _raise_size(self, name: str, size: int) -> None:
         if size > self._get(name).target_size:

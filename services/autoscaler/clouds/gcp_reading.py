@@ -35,6 +35,12 @@ def last_part(url: str) -> str:
     return url.rsplit("/", 1)[-1]
 
 
+def region_of(url: str) -> str:
+    """Of a regional resource; empty for a global one."""
+    _, found, rest = url.partition("/regions/")
+    return rest.split("/", 1)[0] if found else ""
+
+
 def error_kind(error: exceptions.GoogleAPICallError) -> FailureKind:
     reasons = {str(one.get("reason", "")) for one in error.errors if isinstance(one, dict)}
     if isinstance(error, exceptions.TooManyRequests) or "rateLimitExceeded" in reasons:
@@ -67,6 +73,11 @@ def group_of(group: Any, pool: str, zone: str, template: Template) -> Group:
         notes.append(
             f"the autoscaler of instance group {group.name} is on and would undo what is done here: "
             f"turn it off with gcloud compute instance-groups managed stop-autoscaling"
+        )
+    if not template.machine_type:
+        notes.append(
+            f"the template of instance group {group.name} is not to be found: name instanceTypes and "
+            f"capacityType in the pool"
         )
     return Group(
         name=group.name,

@@ -16,6 +16,8 @@ CONDITION_LAUNCHED = "Launched"
 CONDITION_GPU_READY = "GPUReady"
 CONDITION_INTERRUPTED = "Interrupted"
 CONDITION_DRAINED = "Drained"
+CONDITION_LISTED = "Listed"
+"""False since a cloud's list left the machine out, so that one such list ends nothing."""
 
 REASON_OF_FAILURE = {
     FailureKind.CAPACITY: "NoCapacity",
@@ -45,20 +47,22 @@ class Timeouts:
     gpu_s: float = 600.0
     """A node without its GPUs: a driver takes minutes, a missing one for ever."""
     missing_s: float = 60.0
-    """A machine that the cloud no longer lists: lists lag behind launches."""
+    """A machine that the cloud has not listed for so long is gone: one list may leave it out."""
     keep_gone_s: float = 86_400.0
     """How long an ended claim tells what became of it: interruptions are counted over a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """What is known of a machine's node. `gpus`: how many it offers now; 0 while its driver loads."""
+    """What is known of a machine's node. `gpus`: how many it offers now; 0 while its driver loads, and while
+    nobody tells. `busy`: pods with GPUs are on it all the same."""
 
     name: str
     provider_id: str
     ready: bool
     gpus: int
     uid: str = ""
+    busy: bool = False
 
 
 def state_of(claim: GpuNodeClaim) -> ClaimState:
@@ -75,7 +79,9 @@ def next_status(
     """What to record of a claim that has a machine, given what is seen of it; None: nothing new."""
     status = claim.status
     if instance is None:
-        return _without_machine(status, now, timeouts)
+        return without_machine(claim, now, timeouts)
+    if _is_unlisted(claim):
+        return with_condition(status, CONDITION_LISTED, True, "ListedAgain", instance.provider_id, now=now)
     if status.state is ClaimState.LAUNCHED:
         return _of_launched(status, node, now, timeouts)
     if status.state is ClaimState.REGISTERED:
@@ -132,14 +138,28 @@ def condition_of(claim: GpuNodeClaim, kind: str) -> Condition | None:
     return next((one for one in claim.status.conditions if one.type == kind), None)
 
 
-def _without_machine(
-    status: GpuNodeClaimStatus, now: datetime, timeouts: Timeouts
-) -> GpuNodeClaimStatus | None:
-    seen = status.gpu_ready or status.registered or status.launched
-    if not _is_over(seen, timeouts.missing_s, now):
-        return None
+def has_notice(claim: GpuNodeClaim) -> bool:
+    """Whether its cloud said that it takes the machine back, and did not think better of it."""
+    told = condition_of(claim, CONDITION_INTERRUPTED)
+    return told is not None and told.status is ConditionStatus.TRUE
+
+
+def without_machine(claim: GpuNodeClaim, now: datetime, timeouts: Timeouts) -> GpuNodeClaimStatus | None:
+    """At first it is merely not listed; one that the cloud said it takes back is gone at once."""
+    status, told = claim.status, condition_of(claim, CONDITION_LISTED)
+    if not has_notice(claim):
+        if told is None or not _is_unlisted(claim):
+            text = "the cloud does not list the machine"
+            return with_condition(status, CONDITION_LISTED, False, "NotListed", text, now=now)
+        if not _is_over(told.last_transition, timeouts.missing_s, now):
+            return None
     text = "the cloud no longer has the machine"
     return gone(with_condition(status, CONDITION_DRAINED, False, REASON_LOST, text, now=now), now)
+
+
+def _is_unlisted(claim: GpuNodeClaim) -> bool:
+    told = condition_of(claim, CONDITION_LISTED)
+    return told is not None and told.status is ConditionStatus.FALSE
 
 
 def _of_launched(
@@ -161,7 +181,8 @@ def _of_registered(
         changed = replace(status, state=ClaimState.GPU_READY, gpu_ready=now)
         text = f"{node.gpus} GPUs"
         return with_condition(changed, CONDITION_GPU_READY, True, "GPUsOffered", text, now=now)
-    if not _is_over(status.registered, timeouts.gpu_s, now):
+    # Where pods use them there are GPUs, and merely nobody who tells: nobody is evicted because of that.
+    if not _is_over(status.registered, timeouts.gpu_s, now) or (node is not None and node.busy):
         return None
     offered = 0 if node is None else node.gpus
     text = f"the node offers {offered} of {expected} GPUs after {timeouts.gpu_s:g} s"

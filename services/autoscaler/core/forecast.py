@@ -70,6 +70,8 @@ def forecast(
 
 def _binned(samples: Sequence[Sample], now: datetime) -> Floats | None:
     """Means of five minutes, the last bin being the present one; NaN where nothing was measured."""
+    # A clock that was ahead once has left samples of times that are still to come.
+    samples = [one for one in samples if one.time <= now]
     if not samples:
         return None
     last = int(now.timestamp() // BIN_S)

@@ -165,8 +165,9 @@ class _Event:
 
 
 def _events(claim: GpuNodeClaim) -> Iterable[_Event]:
-    status = claim.status
-    if status.launched is not None:
+    status, told = claim.status, life.condition_of(claim, life.CONDITION_LAUNCHED)
+    # A group lists a machine that it then fails to make: that was no launch.
+    if status.launched is not None and not (told is not None and told.status is ConditionStatus.FALSE):
         yield _Event(status.launched, worked=True)
     if status.gpu_ready is not None:
         yield _Event(status.gpu_ready, worked=True, about_gpus=True)

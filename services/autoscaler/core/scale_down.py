@@ -13,10 +13,12 @@ from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from services.autoscaler.core.pending import PendingPod, units_of
 from services.autoscaler.core.plan import Effort, make_plan
 from services.autoscaler.core.policies import remaining_s
-from services.autoscaler.core.scale_up import Situation, problem_of, warm_floor
+from services.autoscaler.core.scale_up import Situation, problem_of, warm_nano_usd_per_hour
 from services.autoscaler.core.simulation import SimulatedNode, Simulation
 
 MIN_SAMPLES = 3
+LEAST_TOLD = 0.8
+"""Of a window, and of the looks within it, so much must have told a use: what is busy may fall silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +152,13 @@ def _below_floor(claim: GpuNodeClaim, seen: Situation) -> str:
     pool = next((one for one in spec.pools if one.name == claim.spec.pool_name), None)
     if pool is not None and len(of_pool) <= pool.min_size:
         return f"pool {pool.name} has its minimum of {pool.min_size}"
+    group = next((one for one in seen.groups if one.pool == claim.spec.pool_name), None)
+    if group is not None and len(of_pool) <= group.min_size:
+        return f"group {group.name} has its minimum of {group.min_size}"
     if len(seen.claims) <= spec.min_nodes:
         return f"the policy has its minimum of {spec.min_nodes}"
     gpus = sum(one.spec.gpu_count for one in seen.claims) - claim.spec.gpu_count
-    if gpus < warm_floor(seen):
+    if gpus < seen.pressure.floor_gpus and warm_nano_usd_per_hour(seen) <= seen.limits.warm_nano_usd_per_hour:
         return seen.pressure.floor_reason
     return ""
 
@@ -167,9 +172,9 @@ def _would_buy_again(seen: Situation, after: Simulation) -> bool:
 
 @dataclass(slots=True)
 class UseRecord:
-    """Samples of a node's use within a window, and since when it has had no GPU pod."""
+    """Looks at a node within a window, None where it told no use, and since when it has had no GPU pod."""
 
-    samples: deque[tuple[datetime, float]] = field(default_factory=deque)
+    looks: deque[tuple[datetime, float | None]] = field(default_factory=deque)
     quiet_since: datetime | None = None
 
 
@@ -186,21 +191,23 @@ class UseBook:
             del self._records[uid]
         for uid, (use, has_pods) in nodes.items():
             record = self._records.setdefault(uid, UseRecord())
-            if use is not None:
-                record.samples.append((now, use))
-            while record.samples and now - record.samples[0][0] > self._window:
-                record.samples.popleft()
+            record.looks.append((now, use))
+            while now - record.looks[0][0] > self._window:
+                record.looks.popleft()
             record.quiet_since = None if has_pods else record.quiet_since or now
 
     def mean_use(self, uid: str) -> float | None:
         """Mean use in the window; None while too few samples cover it: missing samples are not idle."""
         record = self._records.get(uid)
-        if record is None or len(record.samples) < MIN_SAMPLES:
+        if record is None or record.looks[-1][1] is None:
             return None
-        covered = record.samples[-1][0] - record.samples[0][0]
-        if covered < self._window * 0.8:
+        told = [(at, use) for at, use in record.looks if use is not None]
+        covered = told[-1][0] - told[0][0]
+        if covered < self._window * LEAST_TOLD or len(told) < max(
+            MIN_SAMPLES, LEAST_TOLD * len(record.looks)
+        ):
             return None
-        return sum(use for _, use in record.samples) / len(record.samples)
+        return sum(use for _, use in told) / len(told)
 
     def quiet_since(self, uid: str) -> datetime | None:
         record = self._records.get(uid)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gpuloom.model.claims import GpuNodeClaim
 from services.autoscaler.core.filling import MachineForm
+from services.autoscaler.core.machines import Group
 from services.autoscaler.core.offerings import Offering
 from services.autoscaler.core.pending import PendingPod, Unit, due_pods, units_of
 from services.autoscaler.core.plan import Effort, Plan, PlannedNode, Problem, make_plan
@@ -68,6 +69,7 @@ class Situation:
     frozen_reason: str = ""
     effort: Effort = field(default_factory=Effort)
     limits: Bounds = field(default_factory=Bounds)
+    groups: Sequence[Group] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +120,25 @@ def _pods_reason(plan: Plan) -> str:
     return f"{count} pods wait for GPUs: {shown}"
 
 
-def warm_floor(seen: Situation) -> int:
-    """GPUs that a forecast may keep there: what pods want now, and as many more as may be paid for."""
-    if not seen.pressure.floor_gpus:
-        return 0
-    prices = [one.nano_usd_per_hour / one.instance.gpu_count for one in seen.table.offerings]
-    prices += [(one.status.price_nano_usd_per_hour or 0) / max(1, one.spec.gpu_count) for one in seen.claims]
-    cheapest = min((price for price in prices if price > 0), default=0.0)
-    spare = seen.limits.warm_nano_usd_per_hour / cheapest if cheapest else 0.0
-    return min(seen.pressure.floor_gpus, math.ceil(seen.pressure.used_gpus) + int(spare))
+def warm_nano_usd_per_hour(seen: Situation, more: Sequence[Offering] = ()) -> float:
+    """What the GPUs cost that no pod wants now, if pods use the cheapest ones; those that nobody priced count
+    as the dearest. `more`: machines that a plan has so far."""
+    priced = [(one.instance.gpu_count, one.nano_usd_per_hour) for one in (*seen.table.offerings, *more)]
+    priced += [
+        (one.spec.gpu_count, one.status.price_nano_usd_per_hour)
+        for one in seen.claims
+        if one.status.price_nano_usd_per_hour and one.spec.gpu_count
+    ]
+    dearest = max((price / gpus for gpus, price in priced), default=0.0)
+    machines = [(one.instance.gpu_count, one.nano_usd_per_hour / one.instance.gpu_count) for one in more]
+    for claim in seen.claims:
+        gpus, price = claim.spec.gpu_count, claim.status.price_nano_usd_per_hour
+        machines.append((gpus, price / gpus if price and gpus else dearest))
+    used, cost = math.ceil(seen.pressure.used_gpus), 0.0
+    for gpus, price_of_gpu in sorted(machines, key=lambda one: one[1]):
+        cost += max(0, gpus - used) * price_of_gpu
+        used = max(0, used - gpus)
+    return cost
 
 
 def _without_pods(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
@@ -150,9 +162,10 @@ def _without_pods(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
 def _for_forecast(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
     have = sum(one.spec.gpu_count for one in seen.claims)
     found: list[Offering] = []
-    while have < warm_floor(seen):
+    while have < seen.pressure.floor_gpus:
         best = _next_node(seen, found, "")
-        if not best:
+        # All that is warm counts, not what this round adds.
+        if not best or warm_nano_usd_per_hour(seen, [*found, *best]) > seen.limits.warm_nano_usd_per_hour:
             break
         have += best[0].instance.gpu_count
         found.extend(best)

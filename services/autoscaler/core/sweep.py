@@ -8,6 +8,7 @@ given up, and a machine of a claim that is over is ended.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -179,13 +180,29 @@ def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) ->
     if status.state is ClaimState.REQUESTED:
         return _waiting_step(claim, seen)
     node = None if instance is None else seen.nodes.get(instance.provider_id.lower())
+    if node is None and instance is not None and _may_be_a_node(claim, instance, seen):
+        return None
     following = life.next_status(claim, instance, node, now, seen.timeouts)
     return None if following is None else Record(claim, following)
 
 
+def _may_be_a_node(claim: GpuNodeClaim, instance: Instance, seen: Seen) -> bool:
+    """Whether a machine that was there already may serve as a node that does not say so: where no node has
+    a provider id of this cloud, none of them can be told from those that never joined."""
+    adopted = claim.spec.token == instance.instance_id and claim.status.state is ClaimState.LAUNCHED
+    scheme, _, _ = instance.provider_id.lower().partition("://")
+    return adopted and not any(known.startswith(f"{scheme}://") for known in seen.nodes)
+
+
 def _draining_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:
     if instance is None:
-        return Record(claim, life.gone(claim.status, seen.now))
+        drained = claim.status.instance_id is None or claim.meta.name in seen.drained
+        status = (
+            life.gone(claim.status, seen.now)
+            if drained
+            else life.without_machine(claim, seen.now, seen.timeouts)
+        )
+        return None if status is None else Record(claim, status)
     ends = claim.meta.name in seen.drained and instance.state is not InstanceState.ENDING
     return End(claim, instance) if ends else None
 
@@ -251,8 +268,20 @@ def _size_steps(group: Group, pairs: _Pairs, seen: Seen) -> list[Step]:
 
 
 def _is_unsettled(group: Group, seen: Seen) -> bool:
-    """Whether a claim of the group is about to count among those that wait."""
-    return any(claim.spec.pool_name == group.pool and claim.status.state is None for claim in seen.claims)
+    """Whether a claim of the group is about to count among those that wait, or has a machine that is not
+    listed: a list may leave one out, and of a smaller group the cloud would choose which machine ends."""
+    listed = {one.instance_id for one in seen.view.instances}
+    return any(
+        claim.status.state is None or _is_missing(claim, listed)
+        for claim in seen.claims
+        if claim.spec.pool_name == group.pool
+    )
+
+
+def _is_missing(claim: GpuNodeClaim, listed: AbstractSet[str]) -> bool:
+    """One that the cloud said it takes back is gone, not missing."""
+    known, is_over = claim.status.instance_id, claim.status.state is ClaimState.GONE
+    return known is not None and known not in listed and not is_over and not life.has_notice(claim)
 
 
 def _asks_by_token(seen: Seen) -> list[Step]:

@@ -19,6 +19,7 @@ NANO_USD_PER_GIB_HOUR = 50_000_000
 SPOT_PERCENT, RESERVED_PERCENT = 35, 60
 GROUPED = frozenset({CloudProvider.AWS, CloudProvider.GCP, CloudProvider.AZURE})
 SIMULATED_TYPES = "aws"
+UNKNOWN = "a machine type that is not known, so it is never asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def offering_table(
         found, problem = _of_pool(pool, spec, market, catalog)
         if problem:
             problems[pool.name] = problem
+        rejected.extend((f"{pool.name}: {name}", UNKNOWN) for name in _unknown_types(pool, spec, catalog))
         for one in found:
             reason = book.refusal(one.key, now)
             if reason:
@@ -58,11 +60,19 @@ def offering_table(
     return Table(tuple(offerings), tuple(rejected), problems)
 
 
+def _unknown_types(pool: NodePool, spec: AutoscalingPolicySpec, catalog: Catalog) -> list[str]:
+    source = _source(spec)
+    return [name for name in pool.instance_types if _instance(catalog, source, name) is None]
+
+
+def _source(spec: AutoscalingPolicySpec) -> str:
+    return SIMULATED_TYPES if spec.provider is CloudProvider.SIMULATED else spec.provider.value
+
+
 def _of_pool(
     pool: NodePool, spec: AutoscalingPolicySpec, market: Market, catalog: Catalog
 ) -> tuple[list[Offering], str]:
-    source = SIMULATED_TYPES if spec.provider is CloudProvider.SIMULATED else spec.provider.value
-    types, problem = _types(pool, source, catalog)
+    types, problem = _types(pool, _source(spec), catalog)
     if spec.provider in GROUPED:
         group = market.view.group_of_pool(pool.name)
         if group is None:

@@ -24,7 +24,13 @@ from gpuloom.kube.objects import JsonObject, key_of, metadata_of, uid_of
 from gpuloom.kube.reconciler import Observed
 from gpuloom.model.policies import InferenceMode, InferencePolicy
 from gpuloom.runtime.clock import Clock
-from services.autoscaler.inference.adapters.targets import Scale, Targets, cold_starts_s, replicas_of
+from services.autoscaler.inference.adapters.targets import (
+    Scale,
+    Targets,
+    cold_starts_s,
+    replicas_of,
+    scaled_object,
+)
 from services.autoscaler.inference.config import InferenceConfig
 from services.autoscaler.inference.core import measures, rivals
 from services.autoscaler.inference.core.decision import Decision, Situation, decide
@@ -201,8 +207,8 @@ class InferenceLoop:
         groups: defaultdict[tuple[str, str, str], list[JsonObject]] = defaultdict(list)
         for obj in objects:
             target = (obj.get("spec") or {}).get("targetRef") or {}
-            key = key_of(obj)[0], str(target.get("kind")), str(target.get("name"))
-            groups[key].append(obj)
+            named = (str(target.get(key)) for key in ("apiVersion", "kind", "name"))
+            groups[key_of(obj)[0], *scaled_object(*named)].append(obj)
         lost: dict[str, str] = {}
         for group in groups.values():
             winner = min(

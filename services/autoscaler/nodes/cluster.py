@@ -3,7 +3,7 @@
 Views of devices are the extender's own, made from its ledger and discovery's facts by the same function.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,10 +40,12 @@ from services.autoscaler.core.scale_down import Resident
 from services.autoscaler.core.simulation import SimulatedNode
 from services.autoscaler.nodes.pods import (
     Workload,
+    allows,
     controller_of,
+    covers,
     daemons,
+    gang_of,
     gpus_of,
-    is_blocking,
     is_daemon,
     pending_pod,
     request_of,
@@ -123,6 +125,8 @@ class ClusterReader:
         facts = {one.state.node_name: one for one in self.sources.facts.snapshot().nodes.values()}
         upcoming = [one for one in listed if one.status.state in life.UPCOMING]
         hidden = {one.status.node_name for one in upcoming}
+        # What of it is free is known once its agent tells.
+        upcoming = [one for one in upcoming if not self.is_busy(one.status.node_name or "")]
         hidden |= {one.status.node_name for one in listed if one.status.state is ClaimState.DRAINING}
         for node in sorted(self.sources.nodes.objects(), key=key_of):
             if key_of(node)[1] not in hidden:
@@ -146,8 +150,12 @@ class ClusterReader:
         for node in self.sources.nodes.objects():
             provider_id = str((node.get("spec") or {}).get("providerID") or "")
             if provider_id:
-                found[provider_id.lower()] = _node_fact(node, provider_id, facts.get(key_of(node)[1]))
+                fact = _node_fact(node, provider_id, facts.get(key_of(node)[1]))
+                found[provider_id.lower()] = replace(fact, busy=not fact.gpus and self.is_busy(fact.name))
         return found
+
+    def is_busy(self, node: str) -> bool:
+        return any(one.uses_gpu and not one.daemon for one in self.tenants(node))
 
     def tenants(self, node: str) -> list[Tenant]:
         return [tenant_of(pod) for pod in self.sources.pods.by_index("node", node) if not is_terminal(pod)]
@@ -212,7 +220,7 @@ class ClusterReader:
 
     def _pending(self, now: datetime) -> list[PendingPod]:
         found = []
-        left = self._always_on()
+        left, settled = self._always_on(), self._settled_members()
         for pod in self.sources.pods.objects():
             spec = pod.get("spec") or {}
             waits = not bound_node(pod) and not is_terminal(pod) and not spec.get("schedulingGates")
@@ -220,11 +228,28 @@ class ClusterReader:
                 request, schedulable = request_of(pod), schedulable_of(pod)
                 if request is not None and schedulable is not None:
                     made = pending_pod(pod, request, schedulable, now)
+                    if made.gang:
+                        there = settled[made.ref.namespace, made.gang]
+                        made = replace(made, gang_size=max(0, made.gang_size - there))
                     if left.get(workload_of(pod), 0) > 0:
                         left[workload_of(pod)] -= 1
                         made = replace(made, worth=Worth.ALWAYS_ON)
                     found.append(made)
         return sorted(found, key=lambda one: one.ref)
+
+    def _settled_members(self) -> Counter[tuple[str, str]]:
+        """How many pods of each gang need no place any more, as the extender counts them.
+
+        Whoever comes in the place of one that failed would else wait for a gang that is never whole again.
+        """
+        found: Counter[tuple[str, str]] = Counter()
+        for pod in self.sources.pods.objects():
+            gang = gang_of(pod)
+            if gang:
+                succeeded = (pod.get("status") or {}).get("phase") == "Succeeded"
+                leaves = is_terminal(pod) or bool(metadata_of(pod).get("deletionTimestamp"))
+                found[key_of(pod)[0], gang] += succeeded or (bool(bound_node(pod)) and not leaves)
+        return found
 
     def _always_on(self) -> dict[Workload, int]:
         """How many replicas of each workload still have no node, of those that its policy always keeps."""
@@ -265,9 +290,16 @@ class ClusterReader:
             return "must not be disrupted"
         if not controller_of(pod):
             return "has no controller that would make it anew"
-        for budget in self.sources.budgets.objects():
-            if key_of(budget)[0] == key_of(pod)[0] and is_blocking(budget, metadata.get("labels") or {}):
-                return f"is kept by PodDisruptionBudget {key_of(budget)[1]}"
+        labels = metadata.get("labels") or {}
+        budgets = [
+            one
+            for one in self.sources.budgets.objects()
+            if key_of(one)[0] == key_of(pod)[0] and covers(one, labels)
+        ]
+        if len(budgets) > 1:
+            return "has several PodDisruptionBudgets, which Kubernetes does not evict"
+        if budgets and not allows(budgets[0]):
+            return f"is kept by PodDisruptionBudget {key_of(budgets[0])[1]}"
         return ""
 
 

@@ -10,7 +10,7 @@ from gpuloom.errors import ConflictError, GpuloomError, NotFoundError
 from gpuloom.kube.client import DeleteOptions, KubeClient
 from gpuloom.kube.errors import DisruptionBudgetError, TooManyRequestsError
 from gpuloom.kube.events import EventRecorder
-from gpuloom.kube.objects import metadata_of
+from gpuloom.kube.objects import JsonObject, key_of, metadata_of
 from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
@@ -82,9 +82,12 @@ class Drainer:
         await self._client.patch(NODES, node, None, patch)
         _log.info("node uncordoned", extra={"node": node})
 
+    def cordoned(self) -> set[str]:
+        """Nodes that were cordoned here, also by a leader before this one."""
+        return {key_of(node)[1] for node in self._reader.sources.nodes.objects() if _is_ours(node)}
+
     def was_cordoned_here(self, node: str) -> bool:
-        annotations = metadata_of(self._reader.sources.nodes.get(node) or {}).get("annotations") or {}
-        return bool(annotations.get(drain.ANNOTATION_CORDONED) == CORDONED_BY)
+        return _is_ours(self._reader.sources.nodes.get(node) or {})
 
     async def _evict(self, tenant: Tenant, grace_s: float, forced: bool, why: str) -> None:
         ref = tenant.ref
@@ -102,6 +105,9 @@ class Drainer:
             _log.info("eviction waits for a budget", extra={"pod": str(ref), "error": str(error)})
         except TooManyRequestsError as error:
             _log.info("eviction waits", extra={"pod": str(ref), "error": str(error)})
+        except GpuloomError as error:
+            # Such as the 500 for a pod of two budgets, which stays: it must not keep others from leaving.
+            _log.warning("pod not evicted", extra={"pod": str(ref), "error": str(error)})
 
     async def _ask_for_checkpoints(self, tenants: list[Tenant]) -> None:
         """At once, so that what leaves last has the whole notice to save its work."""
@@ -116,3 +122,8 @@ class Drainer:
                 await self._client.patch(PODS, tenant.ref.name, tenant.ref.namespace, patch)
             except GpuloomError as error:
                 _log.warning("checkpoint not asked for", extra={"pod": str(tenant.ref), "error": str(error)})
+
+
+def _is_ours(node: JsonObject) -> bool:
+    annotations = metadata_of(node).get("annotations") or {}
+    return bool(annotations.get(drain.ANNOTATION_CORDONED) == CORDONED_BY)

@@ -1,12 +1,13 @@
 """Spot notices: cordon, replace at once, empty the node in time, open it again if nothing happened."""
 
 import logging
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from gpuloom.errors import GpuloomError
 from gpuloom.kube.parse import format_time
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
-from gpuloom.model.objects import ConditionStatus
 from gpuloom.model.policies import ScaleDirection
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.offerings import key_of
@@ -35,40 +36,65 @@ class Interruptions:
         """Every node that has a notice gets its next step; what no longer has one is opened again."""
         now = self._tools.clock.now()
         warned = self._scaler.reader.warnings()
-        by_node = {one.status.node_name: one for one in claims if one.status.node_name}
+        by_node = _by_node(claims)
         self._tools.metrics.warnings.set(len(warned))
         for node in self._seen.keys() - warned.keys():
             del self._seen[node]
             self._began.pop(node, None)
-            if by_node.get(node) is None or life.is_live(by_node[node]):
-                await self._drainer.uncordon(node)
+        # By what nodes and claims say, not by what this process saw: the notice may be older than it.
+        told = {one.status.node_name for one in claims if life.is_live(one) and life.has_notice(one)}
+        for node in sorted(self._drainer.cordoned() | set(filter(None, told))):
+            if node not in warned:
+                await self._guarded(node, self._end(node, by_node.get(node), "NoticeWithdrawn", now))
         for node, ends in sorted(warned.items()):
             self._began.setdefault(node, now)
             notice = self._seen.get(node)
             if notice is None or (ends is not None and notice.ends != ends):
                 notice = self._seen[node] = notice_of(node, ends, now)
-            await self._follow(notice, by_node.get(node), now)
+            await self._guarded(node, self._follow(notice, by_node.get(node), now))
+
+    async def _guarded(self, node: str, step: Awaitable[None]) -> None:
+        """What fails for one node must not use up the notice of another."""
+        try:
+            await step
+        except GpuloomError as error:
+            self._tools.metrics.errors.inc()
+            _log.warning("step of a notice failed", extra={"node": node, "error": str(error)})
 
     async def _follow(self, notice: Notice, claim: GpuNodeClaim | None, now: datetime) -> None:
-        if claim is not None and claim.status.state in {ClaimState.DRAINING, ClaimState.GONE}:
+        if claim is not None and claim.status.state is ClaimState.GONE:
             return
         policy = self._policy_of(claim)
         if self._scaler.only_tells("" if claim is None else claim.spec.pool_name):
             _log.debug("dry run: a notice is left alone", extra={"node": notice.node})
             return
         if notice.is_false_alarm(now):
-            await self._drainer.uncordon(notice.node)
+            await self._end(notice.node, claim, "NothingHappened", now)
             return
-        if claim is not None and not _is_told(claim):
+        drains = claim is not None and claim.status.state is ClaimState.DRAINING
+        if claim is not None and not drains and not life.has_notice(claim):
             await self._begin(notice, claim, policy, now)
             return
         graceful = policy is None or policy.policy.spec.graceful_eviction
         why = f"the cloud takes it back at {format_time(notice.ends)}"
         began = self._began[notice.node]
         await self._drainer.drain(notice.node, began, notice.ends, why, evict=graceful)
-        if claim is not None and graceful and self._drainer.is_empty(notice.node):
+        if claim is not None and not drains and graceful and self._drainer.is_empty(notice.node):
             # Ended by us it is not replaced by its group, which would be a second replacement.
             status = life.draining(claim.status, "Interrupted", why, now)
+            await self._scaler.store.record(claim, status)
+
+    async def _end(self, node: str, claim: GpuNodeClaim | None, reason: str, now: datetime) -> None:
+        """Nothing came of it: the node is opened again, and the next notice is a new one."""
+        if claim is not None and not life.is_live(claim):
+            return
+        if self._scaler.only_tells("" if claim is None else claim.spec.pool_name):
+            return
+        await self._drainer.uncordon(node)
+        if claim is not None and life.has_notice(claim) and self._scaler.store.caught_up():
+            text = "the node is open again"
+            kind = life.CONDITION_INTERRUPTED
+            status = life.with_condition(claim.status, kind, False, reason, text, now=now)
             await self._scaler.store.record(claim, status)
 
     async def _begin(
@@ -124,6 +150,7 @@ class Interruptions:
         return next(owners, None)
 
 
-def _is_told(claim: GpuNodeClaim) -> bool:
-    told = life.condition_of(claim, life.CONDITION_INTERRUPTED)
-    return told is not None and told.status is ConditionStatus.TRUE
+def _by_node(claims: Sequence[GpuNodeClaim]) -> dict[str, GpuNodeClaim]:
+    """The claim that is not over, where the name of a node comes again."""
+    ordered = sorted(claims, key=lambda one: one.status.state is not ClaimState.GONE)
+    return {one.status.node_name: one for one in ordered if one.status.node_name}

@@ -18,7 +18,7 @@ from services.autoscaler.ports import PriceSource
 
 _log = logging.getLogger(__name__)
 
-PRICES_EVERY_S = 300.0
+PRICES_EVERY_S, PRICES_AGAIN_S = 300.0, 60.0
 
 
 class NodeLoop:
@@ -38,7 +38,7 @@ class NodeLoop:
         self._interruptions = interruptions
         self._prices = prices
         self._tools = tools
-        self._priced_s = -PRICES_EVERY_S
+        self._prices_due_s = dict.fromkeys(sweepers, 0.0)
         self.rounds = 0
 
     async def run(self, interval_s: float) -> None:
@@ -76,9 +76,13 @@ class NodeLoop:
                 continue
             if status.state is ClaimState.DRAINING and status.node_name and status.draining:
                 told = [one.message for one in status.conditions if one.type == "Drained"]
-                await self._drainer.drain(
-                    status.node_name, status.draining, None, "".join(told[:1]) or "it is given back"
-                )
+                why = "".join(told[:1]) or "it is given back"
+                try:
+                    await self._drainer.drain(status.node_name, status.draining, None, why)
+                except GpuloomError as error:
+                    self._tools.metrics.errors.inc()
+                    fields = {"node": status.node_name, "error": str(error)}
+                    _log.warning("node not drained", extra=fields)
 
     def _claims_of(self, provider: CloudProvider) -> list[GpuNodeClaim]:
         pools = {
@@ -100,13 +104,15 @@ class NodeLoop:
         return None
 
     async def _read_prices(self) -> None:
-        now_s = self._tools.clock.monotonic()
-        if now_s - self._priced_s < PRICES_EVERY_S:
-            return
         for provider, sweeper in self._sweepers.items():
+            now_s = self._tools.clock.monotonic()
+            if now_s < self._prices_due_s[provider]:
+                continue
+            # A cloud that refuses is not asked again in every round.
+            self._prices_due_s[provider] = now_s + PRICES_AGAIN_S
             try:
                 self._scaler.offered[provider] = await sweeper.cloud.offerings()
-                self._priced_s = now_s
+                self._prices_due_s[provider] = now_s + PRICES_EVERY_S
                 if provider is not CloudProvider.SIMULATED:
                     told = await self._prices.prices(provider)
                     # Names of machine types differ between clouds, so one's prices never hide another's.

@@ -19,6 +19,9 @@ from services.autoscaler.core import drain
 from services.autoscaler.core.drain import Tenant, eviction_priority
 from services.autoscaler.core.pending import URGENT_PRIORITY, PendingPod, Worth
 
+LABEL_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_MOST_DIGITS = 9
+
 Workload = tuple[str, str, str]
 """Namespace, kind and name."""
 
@@ -28,16 +31,31 @@ def pending_pod(
 ) -> PendingPod:
     metadata = metadata_of(pod)
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    size = str(annotations.get(ANNOTATION_GANG_SIZE) or labels.get(ANNOTATION_GANG_SIZE) or "0")
     return PendingPod(
         ref=pod_ref(pod),
         request=request,
         pod=schedulable,
         since=waits_since(pod) or now,
         worth=worth_of(schedulable, labels, annotations),
-        gang=str(labels.get(LABEL_GANG) or annotations.get(LABEL_GANG) or ""),
-        gang_size=int(size) if size.isdecimal() else 0,
+        gang=gang_of(pod),
+        gang_size=_gang_size(annotations.get(ANNOTATION_GANG_SIZE) or labels.get(ANNOTATION_GANG_SIZE)),
     )
+
+
+def gang_of(pod: JsonObject) -> str:
+    """Its name within the namespace; each group of a LeaderWorkerSet is a gang of its own."""
+    metadata = metadata_of(pod)
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    name = str(labels.get(LABEL_GANG) or annotations.get(LABEL_GANG) or "")
+    group = labels.get(LABEL_GROUP)
+    return f"{name}/{group}" if name and group else name
+
+
+def _gang_size(text: object) -> int:
+    """What is no number of pods says nothing; the extender tells the pod's owner."""
+    if not isinstance(text, str) or not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
+        return 0
+    return int(text)
 
 
 def worth_of(pod: SchedulablePod, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Worth:
@@ -106,16 +124,19 @@ def is_daemon(pod: JsonObject) -> bool:
     return bool(controller_of(pod).get("kind") == "DaemonSet")
 
 
-def is_blocking(budget: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Whether the budget is about such a pod and allows nothing now. One without a selector is about none."""
+def covers(budget: JsonObject, labels: Mapping[str, str]) -> bool:
+    """Whether the budget is about such a pod. One without a selector is about none."""
     given = (budget.get("spec") or {}).get("selector")
-    if given is None or int((budget.get("status") or {}).get("disruptionsAllowed") or 0) > 0:
+    if given is None:
         return False
     try:
-        found = selector(Fields(given, "spec.selector"))
+        return selector(Fields(given, "spec.selector")).matches(labels)
     except InvalidRequestError:
         return True
-    return found.matches(labels)
+
+
+def allows(budget: JsonObject) -> bool:
+    return int((budget.get("status") or {}).get("disruptionsAllowed") or 0) > 0
 
 
 def request_of(pod: JsonObject) -> PodRequest | None:

@@ -164,6 +164,7 @@ class Scaler:
             draining=draining,
             frozen_reason=snapshot.frozen_reason or problem,
             limits=self._settings.bounds,
+            groups=sweeper.view.groups if sweeper is not None and sweeper.view is not None else (),
         )
         return situation, problem
 

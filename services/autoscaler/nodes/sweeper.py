@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuloom.errors import ConflictError, GpuloomError
+from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError
 from gpuloom.kube.client import KubeClient
+from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import NODES
 from gpuloom.model.claims import ClaimOffering, ClaimState, GpuNodeClaim, GpuNodeClaimSpec
 from gpuloom.model.policies import CapacityType
@@ -190,14 +191,18 @@ class Sweeper:
     async def _label(self, node: str, claim: GpuNodeClaim) -> None:
         """The pool's labels, owned by this field manager: what a pool no longer names goes away by itself."""
         tier: CapacityType = claim.spec.offering.capacity_type
-        labels = {
-            LABEL_POOL: claim.spec.pool_name,
-            LABEL_CAPACITY_TYPE: tier.value,
-            **self._inputs.pool_labels(claim.spec.pool_name),
-        }
-        await self._client.apply(
-            NODES, {"metadata": {"name": node, "labels": labels}}, FIELD_MANAGER, force=True
-        )
+        ours = {LABEL_POOL: claim.spec.pool_name, LABEL_CAPACITY_TYPE: tier.value}
+        try:
+            await self._apply(node, {**ours, **self._inputs.pool_labels(claim.spec.pool_name)})
+        except InvalidRequestError as error:
+            # A claim that is never registered would never be drained either.
+            self._metrics.errors.inc()
+            _log.error("labels of the pool are no labels", extra=_of_claim(claim, error=str(error)))
+            await self._apply(node, ours)
+
+    async def _apply(self, node: str, labels: Mapping[str, str]) -> None:
+        document: JsonObject = {"metadata": {"name": node, "labels": dict(labels)}}
+        await self._client.apply(NODES, document, FIELD_MANAGER, force=True)
 
     async def _adopt(self, name: str, instance: Instance) -> None:
         spec = self._inputs.adopted(instance)

@@ -13,6 +13,8 @@ _GROUP = f"{_BASE}/zones/{ZONE}/instanceGroupManagers/{GROUP}"
 class GcpEmulator(GroupEmulator):
     autoscaler = ""
     failed_operation: dict[str, Any] | None = None
+    template = "global/instanceTemplates/gpu-spot-template"
+    templates = frozenset({template})
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
         url = urlsplit(path)
@@ -20,7 +22,7 @@ class GcpEmulator(GroupEmulator):
         if url.path == f"{_BASE}/aggregated/instanceGroupManagers":
             listed = {"instanceGroupManagers": [{"name": GROUP}]}
             return 200, {"items": {"zones/europe-west4-b": {}, f"zones/{ZONE}": listed}}
-        if url.path.startswith(f"{_BASE}/global/instanceTemplates/"):
+        if url.path.removeprefix(f"{_BASE}/") in self.templates:
             return 200, {
                 "name": "gpu-spot-template",
                 "properties": {"machineType": "a2-highgpu-1g", "scheduling": {"provisioningModel": "SPOT"}},
@@ -48,7 +50,7 @@ class GcpEmulator(GroupEmulator):
         return {
             "name": GROUP,
             "targetSize": self.size,
-            "instanceTemplate": f"{_BASE}/global/instanceTemplates/gpu-spot-template",
+            "instanceTemplate": f"{_BASE}/{self.template}",
             "status": {"isStable": False, **({"autoscaler": self.autoscaler} if self.autoscaler else {})},
         }
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 
@@ -135,6 +136,21 @@ async def test_gcp_tells_stockouts_by_machine_and_warns_of_the_groups_own_autosc
     assert view.groups[0].zones == ("us-central1-a",)
 
 
+async def test_gcp_reads_a_regional_template_and_goes_on_without_one_that_is_gone(tmp_path: Path) -> None:
+    async with ARRANGEMENTS["gcp"](tmp_path) as arranged:
+        emulator = arranged.hands
+        emulator.template = "regions/us-central1/instanceTemplates/gpu-spot-template"
+        emulator.templates = frozenset({emulator.template})
+        (regional,) = (await arranged.cloud.observe()).groups
+        emulator.template = "global/instanceTemplates/deleted"
+        (without,) = (await arranged.cloud.observe()).groups
+
+    assert regional.instance_types == ("a2-highgpu-1g",)
+    assert regional.capacity_type is CapacityType.SPOT
+    assert (without.instance_types, without.capacity_type) == ((), None)
+    assert "instanceTypes" in without.notes[0]
+
+
 async def test_gcp_and_azure_refusals_keep_their_class(tmp_path: Path) -> None:
     quota = {"error": {"code": 403, "message": "Quota exceeded", "errors": [{"reason": "quotaExceeded"}]}}
     async with ARRANGEMENTS["gcp"](tmp_path) as arranged:
@@ -189,6 +205,23 @@ def test_aws_activities_tell_why_a_launch_failed() -> None:
     failures = failures_of([*activities, ending], "asg")
 
     assert [one.kind.value for one in failures] == [kind for _, kind in told]
+
+
+async def test_aws_ends_a_machine_of_a_group_at_its_minimum_and_another_comes(
+    tmp_path: Path, aws_keys: None
+) -> None:
+    """AWS refuses to make the group smaller than its minimum, and moto does it."""
+    async with ARRANGEMENTS["aws"](tmp_path) as arranged:
+        scaling: Any = boto3.client("autoscaling", endpoint_url=arranged.hands, region_name="us-west-2")
+        scaling.update_auto_scaling_group(AutoScalingGroupName=arranged.group, MinSize=1, DesiredCapacity=1)
+        (broken,) = await instances(arranged)
+
+        await arranged.cloud.terminate(broken)
+
+        (other,) = await instances(arranged)
+        (group,) = (await arranged.cloud.observe()).groups
+    assert other.instance_id != broken.instance_id
+    assert (group.desired, group.min_size) == (1, 1)
 
 
 async def test_aws_without_the_sixth_permission_goes_on_and_says_so(

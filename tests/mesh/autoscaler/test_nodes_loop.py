@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from gpuloom.names import ANNOTATION_SPOT_WARNING
-from services.autoscaler.core.machines import FailureKind
+from services.autoscaler.core import claims as life
+from services.autoscaler.core.machines import FailureKind, PricedOffering
 from services.autoscaler.core.pending import Worth
-from tests.mesh.autoscaler.memory_cloud import CrashError, a_refusal
-from tests.mesh.autoscaler.world import CLAIMS, INFERENCE, POOL, World, a_world
+from tests.mesh.autoscaler.memory_cloud import TYPE, CrashError, a_refusal
+from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POOL, World, a_world
 from tests.mesh.waiting import until
 
 WAITED_S = 130.0
@@ -115,6 +116,59 @@ async def test_a_cloud_that_is_asked_too_often_is_left_alone_for_longer_each_tim
         assert world.claim_states() == ["GPUReady"]
 
 
+async def test_a_node_that_works_and_is_not_told_of_is_adopted_and_left_alone() -> None:
+    """Its pods use its GPUs, and no agent of ours is there: it neither ends nor counts as free."""
+    async with a_world(grouped=True) as world:
+        world.cloud.desired[POOL] = 1
+        world.cloud.settle()
+        world.join()
+        world.known.facts.clear()
+        world.known.nodes.clear()
+        world.add_pod("works", "i-0")
+        world.add_policy()
+        await world.rounds(4)
+
+        world.clock.ahead_s += 3600
+        await world.rounds(4)
+        world.add_pod("first")
+        world.clock.ahead_s += WAITED_S
+        await world.rounds(4)
+
+        assert "works" in world.pods()
+        assert not world.api.store.get("nodes", "i-0")["spec"].get("unschedulable")
+        assert "i-0" in world.cloud.machines
+        assert world.cloud.bought == 2
+
+
+async def test_labels_that_are_none_do_not_keep_a_node_for_ever() -> None:
+    async with a_world() as world:
+        pool = {"name": POOL, "instanceTypes": [TYPE], "labels": {"team": "not a label!"}}
+        node = await with_a_node(world, nodePools=[pool], scaleDownCooldownSeconds=0)
+        labels = world.api.store.get("nodes", node)["metadata"]["labels"]
+        world.api.store.delete("pods", "first", namespace="default")
+
+        await world.rounds(16, apart_s=10)
+
+        assert labels["gpu-autoscaler.io/capacity-type"]
+        assert world.claim_states() == ["Gone"]
+
+
+async def test_prices_that_a_cloud_refuses_are_not_asked_for_in_every_round() -> None:
+    async with a_world() as world:
+        world.add_policy()
+        asked = 0
+
+        async def refuse() -> list[PricedOffering]:
+            nonlocal asked
+            asked += 1
+            raise a_refusal(FailureKind.THROTTLED, "slow down")
+
+        world.cloud.offerings = refuse  # type: ignore[method-assign]
+        await world.rounds(20, apart_s=5)
+
+        assert asked == 2
+
+
 async def test_f22_a_notice_cordons_replaces_and_evicts_low_before_medium_before_high() -> None:
     async with a_world() as world:
         node = await with_a_node(world, spotInstancePercentage=1.0)
@@ -148,6 +202,29 @@ async def test_f22_a_notice_cordons_replaces_and_evicts_low_before_medium_before
         assert {one["type"] for one in world.events("NodeGoes")} == {"Warning"}
 
 
+async def test_f22_a_pod_that_can_not_be_evicted_holds_up_nothing_else() -> None:
+    """The API answers 500 for a pod of two budgets, at every attempt: others leave, and nodes are bought."""
+    async with a_world() as world:
+        node = await with_a_node(world, scaleUpCooldownSeconds=0)
+        world.api.store.delete("pods", "first", namespace="default")
+        for name in ("a-stuck", "b-moves"):
+            world.add_pod(name, node, labels={"app": name}, annotations={PRIORITY: "low"})
+            world.run_pod(name)
+        for name in ("one", "two"):
+            budget = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "a-stuck"}}}
+            world.api.store.create(BUDGETS, {"metadata": {"name": name}, "spec": budget}, namespace="default")
+        world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: "true"})
+        await world.rounds(4)
+        bought = world.cloud.bought
+        for name in ("later-1", "later-2", "later-3"):
+            world.add_pod(name)
+        world.clock.ahead_s += WAITED_S
+        await world.rounds(3)
+
+        assert {"a-stuck", "b-moves"} & world.pods().keys() == {"a-stuck"}
+        assert world.cloud.bought > bought
+
+
 async def test_a_notice_after_which_nothing_happens_opens_the_node_again() -> None:
     async with a_world() as world:
         node = await with_a_node(world, gracefulEviction=False)
@@ -166,6 +243,96 @@ async def test_a_notice_after_which_nothing_happens_opens_the_node_again() -> No
         assert kept, "gracefulEviction: false cordons and replaces only"
         assert bought == 2
         assert not world.api.store.get("nodes", node)["spec"].get("unschedulable")
+
+
+async def test_a_node_is_opened_again_by_a_leader_that_never_saw_its_notice_and_told_of_anew() -> None:
+    """A notice that came to nothing is no interruption; the next one is followed like the first."""
+    async with a_world() as world:
+        node = await with_a_node(world, gracefulEviction=False)
+        world.api.store.delete("pods", "first", namespace="default")
+        world.add_pod("runs", node)
+        world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: "true"})
+        await world.rounds(2)
+
+        world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: None})
+        replica = await world.restart()
+        await world.rounds(8)
+        opened = not world.api.store.get("nodes", node)["spec"].get("unschedulable")
+        rate = replica.scaler.book.interruption_rate
+        world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: "true"})
+        await world.rounds(8)
+
+        assert opened
+        assert rate == 0
+        assert world.api.store.get("nodes", node)["spec"]["unschedulable"]
+        assert replica.scaler.book.interruption_rate > 0
+
+
+async def test_a_notice_reaches_a_node_that_is_drained_already() -> None:
+    """What still runs there is asked to save its work, and leaves within the notice, whoever is before it."""
+    async with a_world() as world:
+        node = await with_a_node(world)
+        world.api.store.delete("pods", "first", namespace="default")
+        for name, priority in (("kept", "low"), ("train", "high")):
+            world.add_pod(name, node, labels={"app": name}, annotations={PRIORITY: priority})
+            world.run_pod(name)
+        budget = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "kept"}}}
+        world.api.store.create(BUDGETS, {"metadata": {"name": "b"}, "spec": budget}, namespace="default")
+        assert world.replica is not None
+        (claim,) = world.claims()
+        drained = life.draining(claim.status, "ScaleDown", "little used", world.clock.now())
+        await world.replica.store.record(claim, drained)
+        await world.rounds(2)
+        before = world.pods().keys() == {"kept", "train"}
+
+        world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: "true"})
+        await world.rounds(1)
+        train = world.pods()["train"]["metadata"]["annotations"]
+        await world.rounds(20)
+
+        assert before
+        assert "gpuloom.dev/checkpoint-requested" in train
+        assert "train" not in world.pods()
+
+
+async def test_a_pod_in_the_place_of_a_failed_member_is_bought_for_and_no_size_stops_the_rounds() -> None:
+    async with a_world() as world:
+        world.add_policy()
+        of_gang: dict[str, Any] = {
+            "labels": {"gpuloom.dev/gang": "g"},
+            "annotations": {"gpuloom.dev/gang-size": "3"},
+        }
+        for name in ("g-0", "g-1"):
+            world.add_pod(name, "elsewhere", **of_gang)
+        world.add_pod("g-2", **of_gang)
+        hostile = {"gpuloom.dev/gang-size": "9" * 5000}
+        world.add_pod("hostile", labels={"gpuloom.dev/gang": "h"}, annotations=hostile)
+        world.clock.ahead_s += WAITED_S
+
+        await world.rounds(2)
+
+        assert world.replica is not None
+        up = world.replica.scaler.outcomes["mine"].up
+        assert "default/g-2" in up.reason or world.cloud.bought
+
+
+async def test_each_group_of_a_leader_worker_set_is_a_gang_of_its_own() -> None:
+    async with a_world() as world:
+        world.add_policy(maxNodes=2)
+        for group in "01":
+            labels = {
+                "gpuloom.dev/gang": "lws",
+                "leaderworkerset.sigs.k8s.io/group-index": group,
+            }
+            for worker in "ab":
+                world.add_pod(
+                    f"lws-{group}-{worker}", labels=labels, annotations={"gpuloom.dev/gang-size": "2"}
+                )
+        world.clock.ahead_s += WAITED_S
+
+        await world.rounds(3)
+
+        assert world.cloud.bought == 2
 
 
 async def test_a_replacement_comes_though_the_policy_has_its_maximum() -> None:

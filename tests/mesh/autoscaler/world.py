@@ -30,6 +30,7 @@ from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubeapi.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.store import WriteOptions
 from services.autoscaler.app import _adopted
 from services.autoscaler.core.claims import Timeouts
 from services.autoscaler.core.filling import MachineForm
@@ -218,6 +219,11 @@ class World:
             "spec": {"containers": [container], **({"nodeName": node} if node else {})},
         }
         self.api.store.create("pods", pod, namespace="default")
+
+    def run_pod(self, name: str) -> None:
+        pod = deepcopy(self.api.store.get("pods", name, namespace="default"))
+        pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        self.api.store.update("pods", pod, WriteOptions(subresource="status"))
 
     def pods(self) -> dict[str, JsonObject]:
         return {one["metadata"]["name"]: one for one in self.listed("pods")}

@@ -35,6 +35,11 @@ class World:
     crash_in: int | None = None
     answers_lost: int = 0
     nodes: dict[str, NodeFact] = field(default_factory=dict)
+    hidden: str = ""
+    """A machine that the cloud leaves out of its lists until the next sweep is over."""
+    reclaimed: int = 0
+    chosen_by_cloud: int = 0
+    """Machines that ended because the group wanted fewer than it had: nobody drained those."""
 
     def create_claim(self) -> None:
         name = f"{POOL}-{self.created}"
@@ -49,7 +54,10 @@ class World:
     def view(self) -> CloudView:
         group = Group(GROUP, POOL, self.desired, 1000)
         groups = (group,) if self.grouped else ()
-        return CloudView(CloudProvider.SIMULATED, tuple(self.machines.values()), groups)
+        return CloudView(CloudProvider.SIMULATED, self._listed(), groups)
+
+    def _listed(self) -> tuple[Instance, ...]:
+        return tuple(one for name, one in self.machines.items() if name != self.hidden)
 
     def sweep(self) -> None:
         """One sweep; a crash ends it wherever it comes."""
@@ -65,6 +73,18 @@ class World:
                 self._count_down()
         except CrashError:
             self.crash_in = None
+        self.hidden = ""
+
+    def hide(self, place: int) -> None:
+        names = sorted(self.machines)
+        self.hidden = names[place % len(names)] if names else ""
+
+    def reclaim(self, place: int) -> None:
+        """As with spot: the machine is gone, and a group wants another for it."""
+        names = sorted(self.machines)
+        if names:
+            del self.machines[names[place % len(names)]]
+            self.reclaimed += 1
 
     def _count_down(self) -> None:
         if self.crash_in is not None:
@@ -81,7 +101,7 @@ class World:
             case End(_, instance):
                 self._end(instance)
             case Shrink(_, size):
-                self.desired = max(size, len(self.machines))
+                self.desired = max(size, len(self._listed()))
             case Adopt(name, instance):
                 self._claim(name, instance.token or instance.instance_id)
             case Forget(claim):
@@ -120,6 +140,9 @@ class World:
         self.machines = {
             name: one for name, one in self.machines.items() if one.state is not InstanceState.ENDING
         }
+        for name in sorted(self.machines)[self.desired :] if self.grouped else ():
+            del self.machines[name]
+            self.chosen_by_cloud += 1
         while self.grouped and self.capacity and len(self.machines) < self.desired:
             self._buy()
 
@@ -130,6 +153,7 @@ class World:
         }
 
     def wait(self, seconds: float) -> None:
+        self.hidden = ""
         self.now += timedelta(seconds=seconds)
 
     def drain(self, name: str) -> None:

@@ -23,6 +23,8 @@ ACTIONS = st.one_of(
     st.tuples(st.just("capacity"), st.booleans()),
     st.tuples(st.just("wait"), st.integers(1, 90)),
     st.tuples(st.just("drain"), st.integers(0, 5)),
+    st.tuples(st.just("hide"), st.integers(0, 5)),
+    st.tuples(st.just("reclaim"), st.integers(0, 5)),
 )
 
 
@@ -43,6 +45,8 @@ def play(world: World, actions: list[tuple[str, int | bool | None]]) -> None:
                 world.capacity = bool(amount)
             case "wait":
                 world.wait(amount or 0)
+            case "hide" | "reclaim":
+                (world.hide if kind == "hide" else world.reclaim)(amount or 0)
             case "drain":
                 names = sorted(world.claims)
                 if names:
@@ -58,9 +62,11 @@ def test_f9_no_crash_buys_twice_or_leaves_a_machine_behind(
 
     play(world, actions)
 
-    assert world.bought <= world.created
+    # A group gets another for what its cloud took back.
+    assert world.bought <= world.created + world.reclaimed
     world.quiesce()
-    assert world.bought <= world.created
+    assert world.bought <= world.created + world.reclaimed
+    assert not world.chosen_by_cloud
     owners = [one.status.instance_id for one in world.live_claims()]
     assert sorted(filter(None, owners)) == sorted(world.machines)
     assert all(one.status.state is ClaimState.GPU_READY for one in world.live_claims())
@@ -98,11 +104,46 @@ def test_a_machine_that_the_cloud_took_back_ends_its_claim(grouped: bool) -> Non
     world = ready_world(grouped)
     world.machines.clear()
     world.desired = 0
-    world.wait(TIMEOUTS.missing_s)
 
     world.sweep()
+    world.wait(TIMEOUTS.missing_s - 1)
+    world.sweep()
+    early = len(world.live_claims())
+    world.wait(1)
+    world.sweep()
 
+    assert early == 1
     assert not world.live_claims()
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_one_list_that_leaves_a_machine_out_ends_nothing_however_old_its_claim(grouped: bool) -> None:
+    world = ready_world(grouped)
+    world.wait(86_400)
+
+    for _ in range(2):
+        world.hide(0)
+        world.sweep()
+        world.wait(TIMEOUTS.missing_s - 1)
+        world.sweep()
+
+    assert len(world.live_claims()) == len(world.machines) == world.bought == 1
+
+
+def test_a_machine_that_a_list_leaves_out_once_makes_its_group_no_smaller() -> None:
+    """The cloud would choose which machine ends, and nobody drained it."""
+    world = World(grouped=True)
+    for _ in range(2):
+        world.create_claim()
+    world.quiesce()
+
+    world.hide(0)
+    world.sweep()
+    world.settle_cloud()
+    world.quiesce()
+
+    assert not world.chosen_by_cloud
+    assert len(world.live_claims()) == world.bought == 2
 
 
 def test_a_machine_that_nobody_asked_for_is_adopted_once() -> None:
@@ -114,6 +155,24 @@ def test_a_machine_that_nobody_asked_for_is_adopted_once() -> None:
     (claim,) = world.live_claims()
     assert claim.status.state is ClaimState.GPU_READY
     assert world.desired == 1
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_adopted_machine_is_not_ended_where_no_node_tells_its_provider_id(told: bool) -> None:
+    """It may be any of the nodes; where others tell theirs, it never joined."""
+    world = World(grouped=True, desired=1)
+    world.settle_cloud()
+    if told:
+        world.nodes = {"aws:///us-west-2a/i-cpu": NodeFact("cpu", "aws:///us-west-2a/i-cpu", True, 0)}
+    for _ in range(3):
+        world.sweep()
+    world.wait(TIMEOUTS.register_s)
+
+    for _ in range(3):
+        world.sweep()
+        world.settle_cloud()
+
+    assert len(world.machines) == (0 if told else 1)
 
 
 def test_a_machine_that_comes_after_its_claim_was_given_up_is_ended() -> None:

@@ -51,6 +51,16 @@ def test_a_quiet_hour_a_weekend_and_a_short_history_warm_nothing() -> None:
     assert predicted(MONDAY + timedelta(hours=8, minutes=30), days=1) is None
 
 
+def test_samples_of_times_to_come_are_no_history() -> None:
+    """A replica whose clock was ahead wrote them."""
+    now = MONDAY.astimezone(UTC)
+    ahead = [Sample("utilization", now + timedelta(hours=at), 0.9) for at in (3, 4)]
+
+    assert forecast(ahead, now, HORIZON, BERLIN, TOLERANCE) is None
+    known = office_hours(MONDAY, 7)
+    assert forecast([*known, *ahead], now, HORIZON, BERLIN, TOLERANCE) == predicted(MONDAY)
+
+
 def test_f24_what_can_not_be_learned_is_the_last_value_with_little_confidence() -> None:
     chance = np.random.default_rng(7)
     start = MONDAY.astimezone(UTC) - timedelta(days=8)

@@ -235,6 +235,22 @@ def test_f24_a_forecast_raises_the_floor_and_its_cost_is_capped_for_good() -> No
     assert warm(50, 0, usd=0) == 0
 
 
+def test_f24_the_cap_holds_at_the_price_of_what_is_bought_not_of_the_cheapest() -> None:
+    """Tiers want machines at 3 USD beside those at 1; a machine of eight GPUs counts whole."""
+    dear = [an_offering(SMALL, 1.0, tier=SPOT), an_offering(SMALL, 3.0, tier=FIRM)]
+    pressure = Pressure(floor_gpus=50, floor_reason="a forecast wants it")
+    bounds = Bounds(warm_nano_usd_per_hour=10 * 10**9)
+
+    mixed = decide_scale_up(a_situation(pressure=pressure, limits=bounds, table=Table(tuple(dear))))
+    large = Table((an_offering("p4d.24xlarge", 32.0),))
+    whole = decide_scale_up(a_situation(pressure=pressure, limits=bounds, table=large))
+
+    prices = [node.offering.nano_usd_per_hour for node in mixed.nodes]
+    assert len(set(prices)) == 2
+    assert sum(prices) <= 10 * 10**9
+    assert not whole.nodes
+
+
 def test_f24_warmth_that_nobody_used_goes_once_the_forecast_no_longer_wants_it() -> None:
     one, two = a_claim("one"), a_claim("two")
     wanted = Pressure(floor_gpus=2, floor_reason="a forecast wants it")

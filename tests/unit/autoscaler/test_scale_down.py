@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
+
 from gpuloom.model.claims import ClaimOffering, ClaimState, GpuNodeClaim, GpuNodeClaimSpec, GpuNodeClaimStatus
 from gpuloom.model.objects import ObjectMeta
 from gpuloom.model.policies import (
@@ -14,7 +16,7 @@ from gpuloom.model.policies import (
 )
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.consolidation import decide_consolidation
-from services.autoscaler.core.machines import CloudView, PricedOffering
+from services.autoscaler.core.machines import CloudView, Group, PricedOffering
 from services.autoscaler.core.offerings import OfferingKey, backoff_s, book_of
 from services.autoscaler.core.policies import Effective, effective_policies
 from services.autoscaler.core.scale_down import DownSettings, NodeLoad, Resident, UseBook, decide_scale_down
@@ -91,6 +93,31 @@ def test_f11_missing_samples_are_not_idle_and_cpu_pods_do_not_keep_a_gpu_node() 
     assert book.mean_use("uid") is None
 
 
+@pytest.mark.parametrize(
+    ("silent", "known"),
+    [(range(0), True), (range(40, 42), True), (range(115, 121), False), (range(20, 100), False)],
+)
+def test_f11_what_fell_silent_is_not_idle_though_enough_was_told_before(silent: range, known: bool) -> None:
+    """Every five seconds for ten minutes: what is busy may be what stops telling."""
+    book = UseBook(600)
+    for look in range(121):
+        use = None if look in silent else 0.05
+        book.observe(NOW + timedelta(seconds=5 * look), {"uid": (use, True)})
+
+    assert (book.mean_use("uid") is not None) is known
+
+
+def test_a_node_of_a_group_at_its_minimum_stays() -> None:
+    """The cloud would bring another for it."""
+    one, two = a_claim("one"), a_claim("two")
+
+    def with_least(least: int) -> Situation:
+        return a_situation(one, two, groups=(Group("asg", "pool", 2, 10, least),))
+
+    assert not goes(with_least(2), idle(one), idle(two))
+    assert goes(with_least(1), idle(one), idle(two)) == "one"
+
+
 def test_a_node_in_use_goes_only_if_its_pods_fit_elsewhere_and_may_move() -> None:
     one, two = a_claim("one"), a_claim("two")
     mover = Resident(a_pod("small", milli=500), "team/small", uses_gpu=True)
@@ -159,6 +186,19 @@ def test_f6_an_offering_backs_off_longer_each_time_and_a_success_forgives() -> N
     assert book_of(twice, NOW).of(key).availability < 1
 
 
+def test_f6_a_machine_that_a_group_listed_and_never_made_is_no_success() -> None:
+    key = OfferingKey(SMALL, "zone-a", CapacityType.SPOT)
+    listed = [
+        replace(
+            one, status=replace(one.status, launched=one.status.requested, instance_id=f"i-{one.meta.name}")
+        )
+        for one in (failed("a", 3), failed("b", 2), failed("c", 1))
+    ]
+
+    assert book_of(listed, NOW).of(key).failures == 3
+    assert book_of(listed, NOW).of(key).availability < 1
+
+
 def test_f2_an_offering_whose_nodes_never_show_gpus_is_replaced_once_then_backed_off() -> None:
     key = OfferingKey(SMALL, "zone-a", CapacityType.SPOT)
 
@@ -208,6 +248,7 @@ def test_the_table_has_what_the_pools_name_at_the_price_that_is_told() -> None:
         NodePool("named", instance_types=(SMALL,), zones=("zone-b",), capacity_type=CapacityType.SPOT),
         NodePool("by-model", gpu_type="nvidia-a10g"),
         NodePool("typo", instance_types=("g5.hugelarge",)),
+        NodePool("half", instance_types=("g5.hugelarge", SMALL)),
     )
     spec = replace(a_policy().policy.spec, pools=pools)
 
@@ -217,6 +258,8 @@ def test_the_table_has_what_the_pools_name_at_the_price_that_is_told() -> None:
     assert named == ["g5.xlarge/zone-b/spot"]
     assert len([one for one in table.offerings if one.pool == "by-model"]) == 4
     assert "g5.hugelarge" in table.problems["typo"]
+    assert "half" not in table.problems
+    assert {name for name, _ in table.rejected} == {"typo: g5.hugelarge", "half: g5.hugelarge"}
 
 
 def test_f10_a_node_is_replaced_only_if_the_saving_outweighs_the_move() -> None:

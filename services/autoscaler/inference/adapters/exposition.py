@@ -54,7 +54,12 @@ class ExpositionMeasures:
             raise UnavailableError("the exposition is not open")
         try:
             async with self._session.get(self._url) as answer:
-                body = await answer.content.read(MAX_BYTES)
+                body = b""
+                # `read` gives what is there; the rest comes in further parts, and half a number is another.
+                while not answer.content.at_eof() and len(body) <= MAX_BYTES:
+                    body += await answer.content.read(MAX_BYTES + 1 - len(body))
+                if len(body) > MAX_BYTES:
+                    raise UnavailableError(f"{self._url} answered more than {MAX_BYTES} bytes")
                 if answer.status != 200:
                     raise UnavailableError(f"{self._url} answered {answer.status}")
             return list(text_string_to_metric_families(body.decode()))

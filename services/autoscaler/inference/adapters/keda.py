@@ -4,6 +4,7 @@ A trigger's metadata: `deployment` or `statefulset`, `metric` and `target`, and 
 `activationQuery`. What is not known is an error, so that KEDA keeps the number, never a zero.
 """
 
+import logging
 import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from gpuloom.errors import InvalidRequestError, NotFoundError, NotReadyError
+from gpuloom.errors import DeadlineError, InvalidRequestError, NotFoundError, NotReadyError, UnavailableError
 from gpuloom.keda import externalscaler_pb2 as pb
 from gpuloom.keda.externalscaler_pb2_grpc import ExternalScalerServicer
 from gpuloom.model.policies import ScaleTarget
@@ -29,6 +30,8 @@ ALLOWED_CALLERS = {
     "GetMetrics": frozenset({"keda"}),
 }
 SERVICE = pb.DESCRIPTOR.services_by_name["ExternalScaler"]
+_log = logging.getLogger(__name__)
+
 POLL_S = 5.0
 MAX_QUERY = 4096
 
@@ -80,10 +83,16 @@ class KedaScaler(ExternalScalerServicer):
     async def StreamIsActive(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.IsActiveResponse]:
-        trigger, told = Trigger.read(request.scalerMetadata), None
+        trigger = Trigger.read(request.scalerMetadata)
+        told: bool | None = None
         while True:
-            active = await self._active(request.namespace, trigger)
-            if active != told:
+            active = told
+            try:
+                active = await self._active(request.namespace, trigger)
+            except (NotReadyError, UnavailableError, DeadlineError) as error:
+                # Unknown is no change. KEDA would come back to a stream that ended later each time.
+                _log.info("activity not known", extra={"error": str(error)})
+            if active is not None and active != told:
                 told = active
                 yield pb.IsActiveResponse(result=active)
             await self._clock.sleep(POLL_S)
@@ -123,7 +132,13 @@ class KedaScaler(ExternalScalerServicer):
         return await self._amount(namespace, trigger) > 0.0
 
     async def _amount(self, namespace: str, trigger: Trigger) -> float:
+        """0 of a target without replicas: KEDA asks for activity only once it has a value.
+
+        Nothing is taken away by it, because no HorizontalPodAutoscaler acts on a target at zero.
+        """
         try:
+            if (await self._reader.targets.read(trigger.target, namespace)).replicas == 0:
+                return 0.0
             return await self._reader.of_target(namespace, trigger.target, trigger.metric)
         except NotFoundError as error:
             raise NotReadyError(str(error)) from error

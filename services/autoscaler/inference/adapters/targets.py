@@ -85,9 +85,9 @@ class Targets:
         return (await self._client.list(PODS, selection)).items
 
     async def _place(self, target: ScaleTarget) -> tuple[Resource, str]:
-        if target.kind == INFERENCE_SERVICE and target.api_version.startswith("serving.kserve.io/"):
-            # It has no scale of its own; its Deployment has.
-            return DEPLOYMENTS, f"{target.name}-predictor"
+        kind, name = scaled_object(target.api_version, target.kind, target.name)
+        if kind != target.kind:
+            return DEPLOYMENTS, name
         key = target.api_version, target.kind
         if key not in self._known:
             self._known[key] = await self._discover(target)
@@ -106,6 +106,13 @@ class Targets:
             raise InvalidRequestError(f"{target.kind} has no scale subresource")
         group, _, version = target.api_version.rpartition("/")
         return Resource(group, version, plural, target.kind)
+
+
+def scaled_object(api_version: str, kind: str, name: str) -> tuple[str, str]:
+    """Kind and name of what is really scaled: an InferenceService has no scale, its Deployment has."""
+    if kind == INFERENCE_SERVICE and api_version.startswith("serving.kserve.io/"):
+        return DEPLOYMENTS.kind, f"{name}-predictor"
+    return kind, name
 
 
 def replicas_of(current: int, pods: Sequence[JsonObject], now: datetime) -> Replicas:

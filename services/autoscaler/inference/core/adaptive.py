@@ -21,6 +21,9 @@ GUARD_STEP = 2.0
 missing, and there is another round in seconds."""
 WORTH_TAKING = 0.1
 """A smaller share of the replicas is not taken away: it would soon be asked for again."""
+WORTH_TAKING_AT_ONCE = 0.25
+"""A smaller share is taken away only once it was not needed for an hour: most such dips are followed by a
+rise, and each of those costs a cold start."""
 SATURATED = 99.0
 """Percent from which on a share tells nothing but that it is full."""
 
@@ -66,7 +69,8 @@ class Demand:
         if self.in_flight is not None:
             text = f"{self.running:.4g} running + {self.waiting:.4g} waiting"
             found.append((self.in_flight / per_replica, text))
-        return found
+        # Answers that are numbers each may have a product that is none.
+        return [one for one in found if math.isfinite(one[0])]
 
     @property
     def saturated(self) -> bool:
@@ -75,12 +79,16 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Replicas that were needed in the hold window, and that what comes during a cold start may need."""
+    """Replicas that were needed in the hold window, and that what comes during a cold start may need.
+
+    `lately`: those that were needed within an hour.
+    """
 
     held: float = 0.0
     floor: float = 0.0
     hold_s: float = 0.0
     cold_start_s: float = 0.0
+    lately: float = 0.0
 
 
 def work_need(demand: Demand) -> tuple[float, str] | None:
@@ -108,7 +116,7 @@ def propose_adaptive(
         wanted = 0
     if wanted >= current:
         return Proposal(wanted, reason)
-    if wanted >= spec.min_replicas and 0 < current - wanted < WORTH_TAKING * current:
+    if wanted >= spec.min_replicas and _is_little(current, wanted, learned):
         return Proposal(current, reason, f"{wanted} would do, which is too little less to take any away")
     kept = _why_kept(missing, readings, demand)
     return Proposal(current, reason, kept) if kept else Proposal(wanted, reason)
@@ -138,6 +146,12 @@ def _step(reading: Reading, ratio: float) -> float:
     if reading.saturates and reading.value is not None and reading.value >= SATURATED:
         return GUARD_STEP
     return min(ratio, GUARD_STEP)
+
+
+def _is_little(current: int, wanted: int, learned: Learned) -> bool:
+    less = current - wanted
+    soon = less < WORTH_TAKING_AT_ONCE * current and learned.lately > wanted
+    return less < WORTH_TAKING * current or soon
 
 
 def _why_kept(missing: str, readings: Sequence[Reading], demand: Demand) -> str:

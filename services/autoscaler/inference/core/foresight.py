@@ -24,6 +24,7 @@ MISSING_COSTS = 80.0
 """A replica that is missing costs as much as so many that are idle."""
 KEPT_S = 6 * 3600.0
 EVERY_S = 300.0
+LATELY_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,9 @@ class NeedHistory:
         steps = max(1, round(self.habit.hold_s / self.step_s))
         held = max(list(self.needs)[-steps:])
         rise = held * FIRST_HEADROOM if self.habit.rise is None else self.habit.rise
-        return Learned(held, held + rise if held > 0.0 else 0.0, self.habit.hold_s, cold_start_s)
+        lately = max(list(self.needs)[-max(1, round(LATELY_S / self.step_s)) :])
+        floor = held + rise if held > 0.0 else 0.0
+        return Learned(held, floor, self.habit.hold_s, cold_start_s, lately)
 
 
 def learn(needs: Needs, step_s: float, cold_start_s: float, missing_costs: float = MISSING_COSTS) -> Habit:

@@ -27,7 +27,8 @@ class Reading:
         return None if self.value is None else self.value / self.target
 
     def told(self) -> MetricReading:
-        return MetricReading(self.name, self.target, self.value, self.ratio)
+        finite = self.ratio is not None and math.isfinite(self.ratio)
+        return MetricReading(self.name, self.target, self.value, self.ratio if finite else None)
 
     def __str__(self) -> str:
         if self.value is None:

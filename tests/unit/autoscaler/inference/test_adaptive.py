@@ -31,8 +31,8 @@ def test_it_is_the_most_of_what_comes_and_what_is_there() -> None:
     assert decided(adaptive(), 5, demand=replace(WORK, waiting=8.0)).replicas == 8
 
 
-def test_replicas_that_start_are_not_asked_for_again() -> None:
-    """F15: three rounds under the same load, while what was asked for loads its model."""
+def test_f15_replicas_that_start_are_not_asked_for_again() -> None:
+    """Three rounds under the same load, while what was asked for loads its model."""
     waiting, current = replace(WORK, waiting=8.0), 5
     asked = []
     for starting in (0, 3, 3):
@@ -44,16 +44,15 @@ def test_replicas_that_start_are_not_asked_for_again() -> None:
     assert decided(adaptive(), 8, demand=replace(waiting, starting=3)).replicas == 8
 
 
-def test_overload_that_leaves_no_replica_ready_takes_none_away() -> None:
-    """F16."""
+def test_f16_overload_that_leaves_no_replica_ready_takes_none_away() -> None:
     demand = Demand(ready=0, settled=0, starting=6)
 
     assert decided(adaptive(), 6, a_reading(50.0), demand=demand).replicas == 6
     assert decided(adaptive(), 6, a_reading(None), demand=demand).replicas == 6
 
 
-def test_utilization_at_its_maximum_says_at_least_and_work_says_how_much() -> None:
-    """F17: 100 % of 80 % would be a quarter more, whatever is missing."""
+def test_f17_utilization_at_its_maximum_says_at_least_and_work_says_how_much() -> None:
+    """100 % of 80 % would be a quarter more, whatever is missing."""
     blind = Demand(ready=4, settled=4)
 
     assert decided(adaptive(), 4, UTILIZATION, demand=blind).replicas == 8
@@ -62,16 +61,16 @@ def test_utilization_at_its_maximum_says_at_least_and_work_says_how_much() -> No
     assert decided(adaptive(max_replicas=50), 5, UTILIZATION, demand=busy).replicas == 10
 
 
-def test_an_empty_queue_at_equilibrium_is_no_reason_to_leave() -> None:
-    """F18: nothing waits because there are enough; what runs still needs them."""
+def test_f18_an_empty_queue_at_equilibrium_is_no_reason_to_leave() -> None:
+    """Nothing waits because there are enough; what runs still needs them."""
     queue = a_reading(0.0, 10.0, "request-queue-depth")
 
     assert decided(adaptive(), 5, queue, demand=WORK).replicas == 5
     assert decided(a_spec(), 5, queue).replicas == 1
 
 
-def test_without_a_replica_only_the_signal_counts() -> None:
-    """F20: there are no metrics of what is not there."""
+def test_f20_without_a_replica_only_the_signal_counts() -> None:
+    """There are no metrics of what is not there."""
     spec = adaptive(min_replicas=0, adaptive=AdaptiveSettings(activation_query="gateway"))
     none = Demand()
 
@@ -94,7 +93,21 @@ def test_it_goes_to_zero_only_when_idle_for_the_hold_time_and_something_would_wa
     assert decided(spec, 2, a_reading(None), demand=idle).replicas == 2
 
 
-def test_the_cooldown_holds_what_is_taken_away_and_not_what_is_needed() -> None:
+def test_a_fifth_less_is_taken_only_once_it_was_not_needed_for_an_hour() -> None:
+    """Most small dips are followed by a rise; what stays low is not paid for for ever."""
+    spec = adaptive(max_replicas=50)
+    need = replace(WORK, rate=0.0, running=8 * 4.0 * OCCUPANCY)
+
+    assert decided(spec, 10, demand=need, learned=Learned(lately=9.0)).replicas == 10
+    assert decided(spec, 10, demand=need, learned=Learned(lately=8.0)).replicas == 8
+    assert decided(spec, 11, demand=need, learned=Learned(lately=9.0)).replicas == 8
+    history = NeedHistory(15.0)
+    for number in range(241):
+        history.add(9.0 if number == 0 else 8.0)
+    assert history.learned(60.0).lately == 8.0
+
+
+def test_f19_the_cooldown_holds_what_is_taken_away_and_not_what_is_needed() -> None:
     spec, memory = adaptive(), Memory(last_scale=START)
     spec = replace(spec, cooldown_s=300)
 
@@ -119,10 +132,21 @@ def test_the_cooldown_holds_what_is_taken_away_and_not_what_is_needed() -> None:
         settled=st.integers(0, 10),
     ),
 )
-def test_what_is_missing_never_takes_away(current: int, values: list[float | None], demand: Demand) -> None:
+def test_f13_what_is_missing_never_takes_away(
+    current: int, values: list[float | None], demand: Demand
+) -> None:
     found = [a_reading(value, 100.0, f"m{n}") for n, value in enumerate([*values, None])]
 
     assert decided(adaptive(), current, *found, demand=demand).replicas >= current
+
+
+def test_no_numbers_however_large_are_more_than_the_maximum() -> None:
+    """Queries are a tenant's: their product may be no number any more."""
+    huge = replace(WORK, rate=1e200, service_s=1e200)
+
+    assert decided(adaptive(max_replicas=9), 5, demand=replace(huge, running=None)).replicas == 5
+    assert decided(adaptive(max_replicas=9), 5, demand=replace(huge, waiting=1e300)).replicas == 9
+    assert Reading("custom", 1e-300, 1e300).told().ratio is None
 
 
 @given(st.lists(st.floats(0, 40), min_size=1, max_size=120), st.floats(30, 600))

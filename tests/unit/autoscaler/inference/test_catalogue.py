@@ -1,5 +1,6 @@
 """What other autoscalers are told: values, refusals, and never a zero for what is not known."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from gpuloom.keda import externalscaler_pb2 as pb
 from gpuloom.kube.parse import quantity_milli
 from gpuloom.model.policies import ScaleTarget
 from services.autoscaler.inference.adapters.catalogue import CatalogueReader
-from services.autoscaler.inference.adapters.keda import KedaScaler, Trigger
+from services.autoscaler.inference.adapters.keda import POLL_S, KedaScaler, Trigger
 from services.autoscaler.inference.adapters.targets import Targets
 from services.autoscaler.inference.core import catalogue
 from services.autoscaler.inference.core.catalogue import CATALOGUE, Value
@@ -93,6 +94,10 @@ async def test_keda_is_told_name_target_value_and_activity() -> None:
         ).metricValues
         busy = (await keda.IsActive(a_reference(), NO_CONTEXT)).result
         await world.set_replicas(0)
+        told.by_pod = {}
+        (of_none,) = (
+            await keda.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=a_reference()), NO_CONTEXT)
+        ).metricValues
         asleep = (await keda.IsActive(a_reference(activationQuery="gateway"), NO_CONTEXT)).result
         told.value = 3.0
         woken = (await keda.IsActive(a_reference(activationQuery="gateway"), NO_CONTEXT)).result
@@ -100,6 +105,28 @@ async def test_keda_is_told_name_target_value_and_activity() -> None:
     assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("requests_in_flight", 3, 2.5)
     assert (value.metricName, value.metricValue, value.metricValueFloat) == ("requests_in_flight", 9, 9.0)
     assert (busy, asleep, woken) == (True, False, True)
+    assert of_none.metricValueFloat == 0, "KEDA asks for activity only after a value, so F20 needs one"
+
+
+async def test_a_stream_to_keda_outlives_a_signal_that_is_not_known() -> None:
+    told = Told({}, value=3.0)
+    async with a_reader(told) as (reader, world):
+        stream = KedaScaler(reader, told, world.clock).StreamIsActive(
+            a_reference(activationQuery="gateway"), NO_CONTEXT
+        )
+        await world.set_replicas(0)
+        first = (await anext(stream)).result
+        told.value = None
+        coming = asyncio.ensure_future(anext(stream))
+        for _ in range(3):
+            await world.clock.advance(POLL_S)
+        silent = not coming.done()
+        told.value = 0.0
+        while not coming.done():
+            await world.clock.advance(POLL_S)
+        last = coming.result().result
+
+    assert (first, silent, last) == (True, True, False)
 
 
 @pytest.mark.parametrize(

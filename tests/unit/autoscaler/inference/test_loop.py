@@ -36,6 +36,7 @@ class ToldMeasures:
     """`waiting` of each pod; None: nobody answers."""
 
     waiting: float | None = 10.0
+    silent: frozenset[str] = frozenset()
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Answer]:
         return {name: self._answer(one) for name, one in questions.items()}
@@ -46,7 +47,8 @@ class ToldMeasures:
     def _answer(self, question: Question) -> Answer:
         if self.waiting is None or question.pods is None:
             return Answer(problem="Prometheus can't be reached")
-        return Answer(pods=dict.fromkeys(question.pods.names, self.waiting))
+        told = set(question.pods.names) - self.silent
+        return Answer(pods=dict.fromkeys(sorted(told), self.waiting))
 
 
 @dataclass
@@ -175,7 +177,7 @@ async def test_a_change_is_written_once_and_explains_itself_in_status_and_one_ev
 
 
 @pytest.mark.parametrize("mode", ["ratio", "adaptive"])
-async def test_without_metrics_nothing_changes_and_it_is_told_once(mode: str) -> None:
+async def test_f13_without_metrics_nothing_changes_and_it_is_told_once(mode: str) -> None:
     async with a_world(replicas=2) as world:
         await world.client.create(INFERENCE_POLICIES, a_policy(mode=mode))
         world.measures.waiting = None
@@ -189,7 +191,22 @@ async def test_without_metrics_nothing_changes_and_it_is_told_once(mode: str) ->
 
 
 @pytest.mark.parametrize("mode", ["ratio", "adaptive"])
-async def test_a_change_by_a_person_is_respected_and_a_program_that_insists_is_named(mode: str) -> None:
+@pytest.mark.parametrize(("waiting", "silent", "replicas"), [(0.0, 1, 1), (20.0, 1, 8), (0.0, 3, 4)])
+async def test_f14_a_bad_pod_of_four_blocks_neither_way_and_three_of_them_hold(
+    mode: str, waiting: float, silent: int, replicas: int
+) -> None:
+    async with a_world(replicas=4) as world:
+        await world.client.create(INFERENCE_POLICIES, a_policy(mode=mode))
+        world.measures.waiting = waiting
+        world.measures.silent = frozenset(f"{TARGET}-{number}" for number in range(silent))
+
+        await world.round()
+
+        assert await world.replicas() == replicas
+
+
+@pytest.mark.parametrize("mode", ["ratio", "adaptive"])
+async def test_f19_a_change_by_a_person_is_respected_and_a_program_that_insists_is_named(mode: str) -> None:
     async with a_world(replicas=2) as world:
         await world.client.create(INFERENCE_POLICIES, a_policy(mode=mode, minReplicas=3))
         world.measures.waiting = 0.0
@@ -209,7 +226,7 @@ async def test_a_change_by_a_person_is_respected_and_a_program_that_insists_is_n
         assert "replaced our number of replicas 3 times" in told[0]
 
 
-async def test_of_two_policies_on_a_target_the_first_acts_and_the_other_says_so() -> None:
+async def test_f19_of_two_policies_on_a_target_the_first_acts_and_the_other_says_so() -> None:
     async with a_world(replicas=2) as world:
         await world.client.create(INFERENCE_POLICIES, a_policy("a-first", minReplicas=4))
         await world.client.create(INFERENCE_POLICIES, a_policy("b-second", maxReplicas=1))
@@ -218,6 +235,18 @@ async def test_of_two_policies_on_a_target_the_first_acts_and_the_other_says_so(
         await world.round()
 
         assert await world.replicas() == 4
+        assert (await world.conditions("b-second"))["AbleToScale"] == ("False", "TargetTaken")
+
+
+async def test_f19_an_inference_service_and_its_deployment_are_one_target() -> None:
+    async with a_world(replicas=2) as world:
+        service = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "name": "llm"}
+        predictor = {"kind": "Deployment", "name": "llm-predictor"}
+        await world.client.create(INFERENCE_POLICIES, a_policy("a-first", targetRef=service))
+        await world.client.create(INFERENCE_POLICIES, a_policy("b-second", targetRef=predictor))
+
+        await world.round()
+
         assert (await world.conditions("b-second"))["AbleToScale"] == ("False", "TargetTaken")
 
 

@@ -76,7 +76,7 @@ def test_no_replica_is_added_by_the_rounding_of_binary_fractions() -> None:
 
 
 @given(st.integers(1, 10), st.lists(st.none() | finite, min_size=1, max_size=4))
-def test_while_a_metric_is_missing_nothing_is_taken_away_but_others_may_add(
+def test_f13_while_a_metric_is_missing_nothing_is_taken_away_but_others_may_add(
     current: int, values: list[float | None]
 ) -> None:
     found = [a_reading(value, 100.0, f"m{n}") for n, value in enumerate([*values, None])]
@@ -88,7 +88,7 @@ def test_while_a_metric_is_missing_nothing_is_taken_away_but_others_may_add(
     assert decision.missing
 
 
-def test_an_hour_without_metrics_changes_nothing_and_their_return_is_no_spike() -> None:
+def test_f13_an_hour_without_metrics_changes_nothing_and_their_return_is_no_spike() -> None:
     memory = Memory.begun(START, 6, None)
     for minute in range(60):
         situation = a_situation(a_spec(cooldown_s=0), 6, a_reading(None), memory=memory, now=at(60 * minute))
@@ -101,7 +101,7 @@ def test_an_hour_without_metrics_changes_nothing_and_their_return_is_no_spike() 
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), None])
-def test_one_bad_pod_stops_nothing_and_a_majority_of_them_holds(broken: float | None) -> None:
+def test_f14_one_bad_pod_stops_nothing_and_a_majority_of_them_holds(broken: float | None) -> None:
     bad = {} if broken is None else {PODS[0]: broken}
     three = bad | dict.fromkeys(PODS[1:], 30.0)
 
@@ -118,7 +118,7 @@ def test_pods_that_are_not_ready_do_not_count() -> None:
     assert combined(dict.fromkeys(PODS, 30.0), (), Combination.SUM) == (None, "no replica is ready")
 
 
-def test_the_cooldown_is_between_two_changes_in_either_direction_and_says_how_long() -> None:
+def test_f19_the_cooldown_is_between_two_changes_in_either_direction_and_says_how_long() -> None:
     memory = Memory(last_scale=START)
 
     for value in (300.0, 10.0):
@@ -164,7 +164,7 @@ def test_whoever_takes_over_waits_the_window_before_he_takes_away() -> None:
     assert decision.held == "stabilizationWindowSeconds of scaleDown is 300"
 
 
-def test_overload_that_leaves_no_replica_ready_takes_none_away() -> None:
+def test_f16_overload_that_leaves_no_replica_ready_takes_none_away() -> None:
     found = readings(a_spec(), Replicas(current=4, ready=(), starting=4, names=PODS), {})
 
     assert decided(a_spec(), 4, *found).replicas == 4
