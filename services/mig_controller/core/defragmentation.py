@@ -1,22 +1,28 @@
 """Which pods would have to move so that a set of slices fits, as few as possible. Pure.
 
-Exact on each card: every subset of its movable slices is considered, at most 2^7. Over cards it takes the
-cheapest step again and again: the card that gives the most of what is missing for the least that has to move.
-Never decides to move anybody: it says what it would take.
+Of each card every legal way to hold some of the demand is weighed: slices that nobody has are kept or cut
+anew, those of movable pods are emptied. Which card gives what is found by dynamic programming over what is
+still wanted: the most memory served, then the fewest moves, then their price. That is exact up to
+`_MOST_WORK`; beyond it the most promising beginnings are gone on with. Never decides to move anybody: it says
+what it would take.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from functools import lru_cache
+from heapq import nsmallest
 
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
-from gpuloom.placement.mig_geometry import Layout, pack, slices_of
+from gpuloom.placement.mig_geometry import Geometry, legal_layouts, slices_of
 from services.mig_controller.core.cards import Card, Slice
 from services.mig_controller.core.plan import Options, plan
 from services.mig_controller.core.wishes import Wish
+
+_MOST_WORK = 1_000_000
+_FEWEST_STATES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +81,13 @@ def plan_fit(
     fixed: frozenset[str] = frozenset(),
 ) -> FitPlan:
     """`prices` by owner; owners in `fixed` can't be moved, nor is who is no pod."""
-    left = Counter({profile: count for profile, count in demand.items() if count > 0})
-    there = _there(cards, left)
-    left -= there
-    usable = [card for card in cards if not card.closed and not card.pinned]
-    search = _Fit(prices or {}, fixed)
-    steps: list[FitStep] = []
-    while left:
-        options = [step for card in usable if (step := search.best(card, left)) is not None]
-        if not options:
-            break
-        best = min(options, key=search.preference)
-        steps.append(best)
-        usable = [card for card in usable if card.uuid != best.card.uuid]
-        left -= Counter(place.profile for place in best.create)
-    return FitPlan(tuple(steps), dict(there), dict(left))
+    wanted = {profile: count for profile, count in sorted(demand.items()) if count > 0}
+    offers = _offers(cards, wanted, prices or {}, fixed)
+    chosen = sorted(_cheapest(wanted, offers), key=lambda way: way.card.key)
+    steps = tuple(step for way in chosen if (step := way.step(prices or {})) is not None)
+    there = Counter(place.profile for way in chosen for place in way.kept)
+    served = there + Counter(place.profile for step in steps for place in step.create)
+    return FitPlan(steps, dict(there), dict(Counter(wanted) - served))
 
 
 def with_stranded(found: FitPlan, cards: Sequence[Card], wishes: Mapping[str, Wish]) -> FitPlan:
@@ -111,52 +109,173 @@ def _after(card: Card, step: FitStep | None) -> Card:
     return replace(card, cut=True, slices=kept + made)
 
 
-def _there(cards: Sequence[Card], wanted: Counter[str]) -> Counter[str]:
-    free = Counter(
-        one.placement.profile for card in cards if not card.closed for one in card.slices if one.free
-    )
-    return wanted & free
+_Cost = tuple[int, float, int, int, int]
+"""Moves, their price, free slices that go, whole cards that are cut, instances that are made."""
+_Counts = tuple[int, ...]
+"""By profile, in the order of their names."""
 
 
-class _Fit:
-    def __init__(self, prices: Mapping[str, float], fixed: frozenset[str]) -> None:
-        self._prices = prices
-        self._fixed = fixed
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One card with some of the demand on it. `moved` and `gone`: of its slices, what is in the way."""
 
-    def best(self, card: Card, left: Counter[str]) -> FitStep | None:
-        """The cheapest way to serve something of what is left on this card."""
-        if not card.cut and not card.idle:
-            return None
-        movable = [one for one in card.slices if one.pod is not None and one.owner not in self._fixed]
-        found = [
-            step
-            for count in range(len(movable) + 1)
-            for moved in combinations(movable, count)
-            if (step := self._step(card, moved, left)) is not None
-        ]
-        return min(found, key=self.preference, default=None)
+    card: Card
+    places: tuple[MigPlacement, ...]
+    moved: tuple[Slice, ...]
+    gone: tuple[Slice, ...]
+    cost: _Cost
 
-    def preference(self, step: FitStep) -> tuple[float, float, int, tuple[str, int]]:
-        """Moves for each memory slice served, then their price for each, then the most served."""
-        served = sum(slices_of(step.card.geometry, place).bit_count() for place in step.create)
-        price = sum(move.price_usd or 0.0 for move in step.moves)
-        return len(step.moves) / served, price / served, -served, step.card.key
+    @property
+    def kept(self) -> tuple[MigPlacement, ...]:
+        """Free slices that serve the demand as they are."""
+        free = {one.placement for one in self.card.slices if one.free}
+        return tuple(place for place in self.places if place in free)
 
-    def _step(self, card: Card, moved: Sequence[Slice], left: Counter[str]) -> FitStep | None:
-        going = {one.placement for one in moved}
-        wanted_free = {one.placement for one in card.slices if one.free and left[one.placement.profile] == 0}
-        kept = tuple(
-            one.placement
-            for one in card.slices
-            if one.placement not in going and (not one.free or one.placement not in wanted_free)
-        )
-        places = pack(Layout(card.geometry, kept), left).placements
-        bits = sum(slices_of(card.geometry, place) for place in places)
-        needed = [one for one in moved if bits & slices_of(card.geometry, one.placement)]
-        if not places or len(needed) < len(moved):
-            return None
-        gone = tuple(sorted(place for place in wanted_free if bits & slices_of(card.geometry, place)))
+    def step(self, prices: Mapping[str, float]) -> FitStep | None:
+        create = tuple(sorted(set(self.places) - set(self.kept)))
         moves = tuple(
-            Move(one.pod, one.placement, self._prices.get(one.owner)) for one in moved if one.pod is not None
+            Move(one.pod, one.placement, prices.get(one.owner)) for one in self.moved if one.pod is not None
         )
-        return FitStep(card, moves, gone + tuple(sorted(going)), tuple(sorted(places)))
+        gone = tuple(sorted(one.placement for one in self.gone))
+        destroy = gone + tuple(sorted(one.placement for one in self.moved))
+        return FitStep(self.card, moves, destroy, create) if create else None
+
+
+@dataclass(frozen=True, slots=True)
+class _PlaceSet:
+    places: tuple[MigPlacement, ...]
+    bits: int
+    counts: _Counts
+
+
+@lru_cache(maxsize=256)
+def _place_sets(geometry: Geometry, profiles: tuple[str, ...]) -> tuple[_PlaceSet, ...]:
+    """Every legal set of instances of these profiles but the empty one."""
+    known = tuple(profile for profile in geometry.profiles if profile.name in profiles)
+    found = []
+    for places in legal_layouts(Geometry(geometry.memory_slices, known)):
+        count = Counter(place.profile for place in places)
+        bits = sum(slices_of(geometry, place) for place in places)
+        if places:
+            found.append(_PlaceSet(places, bits, tuple(count[name] for name in profiles)))
+    return tuple(found)
+
+
+def _ways(
+    card: Card, wanted: Mapping[str, int], prices: Mapping[str, float], fixed: frozenset[str]
+) -> dict[_Counts, _Way]:
+    """The cheapest way to each part of the demand that this card can hold."""
+    if card.closed or not (card.cut or card.idle):
+        return {}
+    bits = {one: slices_of(card.geometry, one.placement) for one in card.slices}
+    movable = [one for one in card.slices if one.pod is not None and one.owner not in fixed]
+    free = {one.placement: one for one in card.slices if one.free}
+    unmovable = sum(each for one, each in bits.items() if one not in movable and not one.free)
+    most = tuple(wanted.values())
+    found: dict[_Counts, _Way] = {}
+    for option in _place_sets(card.geometry, tuple(wanted)):
+        if option.bits & unmovable or any(n > m for n, m in zip(option.counts, most, strict=True)):
+            continue
+        if card.pinned and not free.keys() >= set(option.places):
+            continue
+        moved = tuple(one for one in movable if bits[one] & option.bits)
+        gone = tuple(
+            one for place, one in free.items() if bits[one] & option.bits and place not in option.places
+        )
+        made = sum(place not in free for place in option.places)
+        if made and _too_many(card, option, {*moved, *gone}):
+            continue
+        price = sum(prices.get(one.owner, 0.0) for one in moved)
+        cost = len(moved), price, len(gone), int(not card.cut), made
+        known = found.get(option.counts)
+        if known is None or cost < known.cost:
+            found[option.counts] = _Way(card, option.places, moved, gone, cost)
+    return found
+
+
+def _too_many(card: Card, option: _PlaceSet, going: set[Slice]) -> bool:
+    """Whether the GPU could not hold so many of a profile: of some it has one, wherever there is room."""
+    left = {one.placement for one in card.slices if one not in going} | set(option.places)
+    counts = Counter(place.profile for place in left)
+    return any(counts[profile.name] > profile.max_count for profile in card.geometry.profiles)
+
+
+def _offers(
+    cards: Iterable[Card], wanted: Mapping[str, int], prices: Mapping[str, float], fixed: frozenset[str]
+) -> list[list[tuple[_Counts, _Way]]]:
+    """By card, the most promising card first: what it could give.
+
+    No plan uses more cards than the demand has instances, so of each part of the demand only that many of the
+    cheapest ways matter.
+    """
+    by_counts: dict[_Counts, list[_Way]] = {}
+    for card in cards:
+        for counts, way in _ways(card, wanted, prices, fixed).items():
+            by_counts.setdefault(counts, []).append(way)
+    kept: dict[str, list[tuple[_Counts, _Way]]] = {}
+    for counts, ways in sorted(by_counts.items()):
+        for way in nsmallest(sum(wanted.values()), ways, key=lambda way: (way.cost, way.card.key)):
+            kept.setdefault(way.card.uuid, []).append((counts, way))
+    return sorted(kept.values(), key=lambda offers: min(map(_promise, offers)))
+
+
+def _promise(offer: tuple[_Counts, _Way]) -> tuple[float, float, int, tuple[str, int]]:
+    """Moves for each memory slice, then their price for each, then the most slices."""
+    way = offer[1]
+    slices = sum(slices_of(way.card.geometry, place).bit_count() for place in way.places)
+    return way.cost[0] / slices, way.cost[1] / slices, -slices, way.card.key
+
+
+_Chain = tuple[_Way, "_Chain"] | None
+_States = dict[_Counts, tuple[_Cost, _Chain]]
+"""By what is still wanted: the least that it costs to come so far, and how."""
+
+
+def _cheapest(wanted: Mapping[str, int], offers: Sequence[Sequence[tuple[_Counts, _Way]]]) -> Iterator[_Way]:
+    weights = _weights(wanted, offers)
+
+    def unserved(left: _Counts) -> int:
+        return sum(count * weight for count, weight in zip(left, weights, strict=True))
+
+    def rank(entry: tuple[_Counts, tuple[_Cost, _Chain]]) -> tuple[int, _Cost, _Counts]:
+        return unserved(entry[0]), entry[1][0], entry[0]
+
+    most_states = max(_FEWEST_STATES, _MOST_WORK // max(1, sum(map(len, offers))))
+    states: _States = {tuple(wanted.values()): ((0, 0.0, 0, 0, 0), None)}
+    for ways in offers:
+        states = _with_card(states, ways)
+        if len(states) > most_states:
+            states = dict(sorted(states.items(), key=rank)[:most_states])
+    chain = min(states.items(), key=rank)[1][1]
+    while chain is not None:
+        way, chain = chain
+        yield way
+
+
+def _with_card(states: _States, ways: Iterable[tuple[_Counts, _Way]]) -> _States:
+    found = dict(states)
+    for left, (cost, chain) in states.items():
+        for counts, way in ways:
+            after = tuple(have - taken for have, taken in zip(left, counts, strict=True))
+            if min(after) < 0:
+                continue
+            total = _plus(cost, way.cost)
+            known = found.get(after)
+            if known is None or total < known[0]:
+                found[after] = total, (way, chain)
+    return found
+
+
+def _plus(one: _Cost, other: _Cost) -> _Cost:
+    (moves, price, gone, cut, made), more = one, other
+    return moves + more[0], price + more[1], gone + more[2], cut + more[3], made + more[4]
+
+
+def _weights(wanted: Mapping[str, int], offers: Iterable[Sequence[tuple[_Counts, _Way]]]) -> _Counts:
+    """How many memory slices an instance of each profile has, at most."""
+    sizes = dict.fromkeys(wanted, 1)
+    for ways in offers:
+        for profile in ways[0][1].card.geometry.profiles:
+            if profile.name in sizes:
+                sizes[profile.name] = max(sizes[profile.name], profile.memory_slices)
+    return tuple(sizes.values())

@@ -1,11 +1,12 @@
 """What is cut for waiting pods, and what never is."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuloom.placement.mig_geometry import Layout, layout_problem, legal_layouts
+from gpuloom.placement.mig_geometry import Geometry, Layout, layout_problem, legal_layouts, slices_of
 from services.mig_controller.core.cards import Card, Slice
 from services.mig_controller.core.defragmentation import plan_fit
 from services.mig_controller.core.plan import Options, plan
@@ -150,6 +151,69 @@ def test_a_fit_that_is_planned_really_fits_and_moves_nobody_in_vain(
             without = [where for where in step.destroy if where != move.placement]
             still = [one.placement for one in step.card.slices if one.placement not in without]
             assert layout_problem(step.card.geometry, still + list(step.create)) != ""
+
+
+@given(clusters(), st.dictionaries(st.sampled_from(("1g.5gb", "3g.20gb")), st.integers(1, 5), min_size=1))
+def test_no_other_fit_serves_more_or_the_same_with_fewer_moves(
+    cluster: tuple[list[Card], list[Wish]], demand: dict[str, int]
+) -> None:
+    cards = cluster[0][:2]
+
+    found = plan_fit(cards, demand, fixed=frozenset({"team/fixed"}))
+
+    served = Counter(demand) - Counter(found.missing)
+    assert (-memory_of(served), len(found.moves)) == min(outcomes(cards, Counter(demand)))
+
+
+def outcomes(cards: list[Card], left: Counter[str]) -> Iterator[tuple[int, int]]:
+    """(memory slices served, negative; moves) of everything that could be done."""
+    if not cards:
+        yield 0, 0
+        return
+    yield from outcomes(cards[1:], left)
+    card, profiles = cards[0], ("1g.5gb", "3g.20gb")
+    if card.closed or card.owner:
+        return
+    geometry = Geometry(8, tuple(p for p in card.geometry.profiles if p.name in profiles))
+    for layout in legal_layouts(geometry):
+        bits = sum(slices_of(geometry, where) for where in layout)
+        hit = [one for one in card.slices if slices_of(card.geometry, one.placement) & bits]
+        given = Counter(where.profile for where in layout)
+        if given <= left and all(one.free or one.owner == "team/x" for one in hit):
+            moves = sum(not one.free for one in hit)
+            for memory, more in outcomes(cards[1:], left - given):
+                yield memory - memory_of(given), more + moves
+
+
+def memory_of(count: Counter[str]) -> int:
+    return count["1g.5gb"] + 4 * count["3g.20gb"]
+
+
+def test_a_card_gives_as_much_as_it_can_if_that_is_what_it_takes() -> None:
+    small = (a_slice(f"1g.5gb@{start}", f"team/p{start}") for start in (0, 4, 5, 6))
+
+    found = plan_fit([a_card("n1", *small)], {"3g.20gb": 2})
+
+    assert (len(found.moves), found.missing) == (4, {})
+
+
+def test_a_free_slice_that_is_counted_on_is_not_cut_anew() -> None:
+    card = a_card("n1", a_slice("1g.5gb@0"), a_slice("3g.20gb@4", "team/fixed"))
+
+    found = plan_fit([card], {"1g.5gb": 1, "3g.20gb": 1}, fixed=frozenset({"team/fixed"}))
+
+    assert (found.there, found.missing) == ({}, {"1g.5gb": 1})
+
+
+def test_a_large_cluster_is_planned_for_without_trying_everything() -> None:
+    cards = [
+        a_card(f"n{number}", *(a_slice(f"1g.5gb@{start}", f"team/p{number}-{start}") for start in range(7)))
+        for number in range(200)
+    ]
+
+    found = plan_fit(cards, {"1g.5gb": 300, "2g.10gb": 100, "3g.20gb": 100})
+
+    assert found.missing == {}
 
 
 def test_a_fit_moves_the_fewest() -> None:
