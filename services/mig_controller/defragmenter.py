@@ -69,7 +69,7 @@ class Defragmenter:
         if not self._options.automatic or not due:
             return None
         first = due[0]
-        usable = [card for card in cards if first.takes(card.model, card.architecture)]
+        usable = [card for card in cards if first.takes(card)]
         found = self.plan(usable, {first.profile: 1}, now, first.priority)
         if found.missing or found.stranded or not found.moves:
             return None

@@ -13,11 +13,12 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, SharingMode
 from gpuloom.model.layout import Sharing
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, NodeMode, PodRef
-from gpuloom.model.snapshot import NodeFacts
+from gpuloom.model.snapshot import NodeFacts, NodePlace
 from gpuloom.placement.mig_geometry import Geometry, Layout
 
 UNCUT = Geometry(1, ())
 """Of a GPU that can't be cut: it can still be shared."""
+NOWHERE = NodePlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Card:
     given_mib: int = 0
     given: tuple[tuple[PodRef, AllocatedDevice], ...] = ()
     gpu: Gpu | None = None
+    place: NodePlace = NOWHERE
 
     @property
     def cuttable(self) -> bool:
@@ -168,6 +170,7 @@ def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
         given_mib=sum(device.memory_mib for _, device in given),
         given=given,
         gpu=gpu,
+        place=node.place,
     )
     try:
         _ = card.layout

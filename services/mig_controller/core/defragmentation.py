@@ -165,7 +165,7 @@ def _ways(
     card: Card, wanted: Mapping[str, int], prices: Mapping[str, float], fixed: frozenset[str]
 ) -> dict[_Counts, _Way]:
     """The cheapest way to each part of the demand that this card can hold."""
-    if card.closed or not (card.cut or card.idle):
+    if card.closed or card.place.unschedulable or not (card.cut or card.idle):
         return {}
     bits = {one: slices_of(card.geometry, one.placement) for one in card.slices}
     movable = [one for one in card.slices if one.pod is not None and one.owner not in fixed]

@@ -2,17 +2,36 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuloom.placement.mig_geometry import Geometry, Layout, layout_problem, legal_layouts, slices_of
+from gpuloom.model.snapshot import NodePlace, Taint
+from gpuloom.placement.mig_geometry import (
+    Geometry,
+    Layout,
+    Packing,
+    layout_problem,
+    legal_layouts,
+    pack,
+    slices_of,
+)
+from services.mig_controller.core import plan as plans
 from services.mig_controller.core.cards import Card, Slice
 from services.mig_controller.core.defragmentation import plan_fit
 from services.mig_controller.core.plan import Options, plan
 from services.mig_controller.core.strategy import filled, parse_strategy
-from services.mig_controller.core.wishes import Wish
-from tests.unit.mig_controller.builders import a_card, a_slice, a_wish, place, the_geometry, the_pod
+from services.mig_controller.core.wishes import Wish, wishes_of
+from tests.unit.mig_controller.builders import a_card, a_pod, a_slice, a_wish, place, the_geometry, the_pod
+
+
+def affinity(*expressions: dict[str, Any]) -> dict[str, Any]:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": list(expressions)}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 NOW_S = 1000.0
@@ -57,6 +76,82 @@ def test_a_pod_that_has_just_come_waits_for_the_scheduler_first() -> None:
     found = plan([a_card(cut=False)], [a_wish("a", since_s=NOW_S - 1)], Options(delay_s=2), NOW_S)
 
     assert (found.cuts, found.unmet) == ((), {})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {"zone": "b"}},
+        {"affinity": affinity({"key": "zone", "operator": "In", "values": ["b", "c"]})},
+        {"nodeSelector": {"zone": "b", "feature.node.kubernetes.io/pci-10de.present": "true"}},
+    ],
+)
+def test_a_slice_is_made_and_counted_on_where_the_pod_can_go(spec: dict[str, Any]) -> None:
+    here, there = in_zone("a", "n1", a_slice("1g.5gb@6")), in_zone("b", "n2", cut=False)
+
+    (cut,) = plan([here, there], [asking(spec)], Options(), NOW_S).cuts
+
+    assert cut.card.node_name == "n2"
+
+
+@pytest.mark.parametrize(
+    "place", [NodePlace(unschedulable=True), NodePlace(taints=(Taint("team", "x", "NoSchedule"),))]
+)
+def test_nothing_is_made_on_a_node_that_does_not_take_the_pod(place: NodePlace) -> None:
+    card = a_card("n1", cut=False, place=place)
+    tolerating = {"tolerations": [{"operator": "Exists"}]}
+
+    found = plan([card], [asking({})], Options(), NOW_S)
+
+    assert found.cuts == ()
+    assert "on a node that it asks for" in found.unmet["uid-a"]
+    assert plan([card], [asking(tolerating)], Options(), NOW_S).cuts != ()
+
+
+def test_a_term_of_which_nothing_is_told_may_match() -> None:
+    unknown = affinity({"key": "nvidia.com/cuda.driver.major", "operator": "Gt", "values": ["500"]})
+
+    assert plan([a_card("n1", cut=False)], [asking({"affinity": unknown})], Options(), NOW_S).cuts != ()
+
+
+def asking(spec: dict[str, Any]) -> Wish:
+    pod = a_pod("a")
+    del pod["spec"]["nodeName"]
+    pod["spec"] |= spec
+    (wish,) = wishes_of([pod | {"status": {"phase": "Pending"}}], {"uid-a": 0.0}, NOW_S)
+    return wish
+
+
+def in_zone(zone: str, name: str, *slices: Slice, cut: bool = True) -> Card:
+    return a_card(name, *slices, cut=cut, place=NodePlace(labels=(("zone", zone),)))
+
+
+def test_a_slice_that_a_pod_is_about_to_get_is_not_cut_anew_for_another() -> None:
+    card = a_card("n1", a_slice("1g.5gb@0"), a_slice("3g.20gb@4", "team/x"))
+    wishes = [a_wish("a", "1g.5gb", since_s=NOW_S - 5), a_wish("b", "3g.20gb", since_s=NOW_S - 5)]
+
+    both = plan([card], wishes, Options(), NOW_S)
+    later = plan([card], [replace(wishes[0], since_s=0.0), wishes[1]], Options(), NOW_S)
+
+    assert both.cuts == ()
+    assert set(both.unmet) == {"uid-b"}
+    assert [cut.destroy for cut in later.cuts] == [(place("1g.5gb@0"),)]
+
+
+def test_a_plan_for_a_thousand_nodes_weighs_each_kind_of_card_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = []
+
+    def counted(layout: Layout, demand: dict[str, int]) -> Packing:
+        packed.append(layout)
+        return pack(layout, demand)
+
+    monkeypatch.setattr(plans, "pack", counted)
+    cards = [a_card(f"n{number}", index=index, cut=False) for number in range(1000) for index in range(8)]
+
+    found = plan(cards, [a_wish(f"p{number}") for number in range(500)], Options(most_changes=8), NOW_S)
+
+    assert (len(found.cuts), found.unmet) == (8, {})
+    assert len(packed) == 8
 
 
 def test_a_card_that_is_cut_is_filled_by_the_strategy() -> None:
