@@ -158,6 +158,18 @@ async def test_how_a_gpu_is_shared_is_changed_and_comes_back(make: Make) -> None
         assert (await again.layout()).sharing == shared
 
 
+async def test_a_daemon_that_ended_with_its_agent_comes_back_before_the_gpu_is_offered(make: Make) -> None:
+    shared = Sharing(SharingMode.MPS, least_milli=250)
+    async with opened(make()) as rig:
+        await (await Agent.start(rig)).change(LayoutRequest("c", rig.gpu, sharing=shared))
+        await rig.sharing().stop(rig.gpu)
+
+        again = await Agent.start(rig)
+
+        assert (await again.layout()).sharing == shared
+        assert [gpu.sharing for gpu in again.node.state.gpus] == [SharingMode.MPS]
+
+
 class Fate(StrEnum):
     USED = "used"
     KEPT = "kept"
