@@ -91,6 +91,8 @@ class Transactions:
         self._wait_s: dict[str, float] = {}
         """How long a card is left alone after its next failure."""
         self._writing = asyncio.Lock()
+        self._unwritten = False
+        """The last write failed, so what is written may be more than what is open."""
 
     async def take_over(self) -> None:
         """Know what was under way, and let go of what belongs to nothing. Raise UnavailableError."""
@@ -164,6 +166,8 @@ class Transactions:
 
     async def settle(self, cards: Mapping[str, Card], known_nodes: Callable[[str], bool]) -> None:
         """Ask after every change; end those that have ended and are published."""
+        if self._unwritten:
+            await self._write_again()
         waiting = list(self._open.values())
         await asyncio.gather(*(self._settle(entry, cards, known_nodes) for entry in waiting))
 
@@ -289,7 +293,16 @@ class Transactions:
 
     async def _write(self) -> None:
         async with self._writing:
+            self._unwritten = True
             await self._parts.store.save(self.intents)
+            self._unwritten = False
+
+    async def _write_again(self) -> None:
+        """A change that was not begun may be written all the same, for whoever leads next to carry it out."""
+        try:
+            await self._write()
+        except GpuloomError as error:
+            _log.warning("changes under way can't be written", extra={"reason": str(error)})
 
     def _avoid(self, gpu_uuid: str, reason: str) -> None:
         wait_s = self._wait_s.get(gpu_uuid, _AVOID_FIRST_S)

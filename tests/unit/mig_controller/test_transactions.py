@@ -238,6 +238,23 @@ async def test_a_budget_is_asked_again_until_the_change_is_given_up() -> None:
     assert (world.holds, world.places, world.tenant) == ({}, {OLD}, TENANT)
 
 
+async def test_what_was_not_begun_is_not_found_by_whoever_leads_next() -> None:
+    """It may be written although the API server was not heard to say so."""
+    world, clock = World(away=["save-after"]), FakeClock()
+    own = transactions(world, clock)
+    await own.take_over()
+    begun = await own.begin(INTENT, "a pod waits")
+    world.away = ["save-before"]
+    for _ in range(2):
+        await own.settle(world.cards(), lambda uid: True)
+
+    next_ = transactions(world, clock)
+    await next_.take_over()
+
+    assert not begun
+    assert (next_.intents, world.holds, world.places) == ((), {}, {OLD})
+
+
 async def test_a_card_whose_change_failed_is_left_alone_for_longer_each_time() -> None:
     world, clock = World(agent_refuses=True), FakeClock()
     own = transactions(world, clock)
