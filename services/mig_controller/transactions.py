@@ -50,6 +50,8 @@ class TransactionOptions:
     timeout_s: float = 600.0
     """A change whose agent does not say what became of it is given up after this; the agent's own journal
     brings its GPU to an end."""
+    refused_for_s: float = 60.0
+    """Who was asked to leave may be seen by the node for longer than by discovery."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class _Open:
     note: str = "the agent has not answered yet"
     asked: set[str] = field(default_factory=set)
     """UIDs of pods whose eviction was accepted in this term."""
+    refused_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,9 @@ class Transactions:
         try:
             change = await self._parts.agents.change(intent.node_uid, intent.request)
         except (ConflictError, InvalidRequestError) as error:
-            entry.ended, entry.note = ChangeState.ROLLED_BACK, f"the agent refuses: {error}"
+            entry.note = f"the agent refuses: {error}"
+            if self._gives_up(entry):
+                entry.ended = ChangeState.ROLLED_BACK
             return
         except NotFoundError as error:
             if not known_nodes(intent.node_uid):
@@ -235,6 +240,14 @@ class Transactions:
         entry.note = outcome_text(change) if change.state.ended else f"its agent is at it ({change.state})"
         if change.state.ended:
             entry.ended = change.state
+
+    def _gives_up(self, entry: _Open) -> bool:
+        """Whether a refusal is the last word: pods that have left would have done so in vain."""
+        now_s = self._parts.clock.monotonic()
+        if entry.refused_since_s is None:
+            entry.refused_since_s = now_s
+        waits = bool(entry.intent.leavers) and now_s - entry.refused_since_s < self._options.refused_for_s
+        return not waits
 
     async def _end(self, entry: _Open) -> None:
         intent, ended = entry.intent, entry.ended or ChangeState.UNKNOWN

@@ -221,6 +221,22 @@ async def test_a_pod_that_opted_out_meanwhile_stays_and_its_slice_with_it() -> N
     assert "team/tenant stays: it says gpuloom.dev/no-disrupt" in own.note_of(GPU)
 
 
+async def test_a_pod_that_left_has_not_left_in_vain_because_its_node_still_sees_it() -> None:
+    world, clock = World(tenant=TENANT), FakeClock()
+    own = transactions(world, clock)
+    await own.take_over()
+    await own.begin(MOVING, "a pod waits")
+    await own.settle(world.cards(), lambda uid: True)
+    world.tenant, world.agent_refuses = "", True
+    await own.settle(world.cards(), lambda uid: True)
+    await clock.advance(10.0)
+    world.agent_refuses = False
+
+    await own.settle(world.cards(), lambda uid: True)
+
+    assert world.places == {NEW}
+
+
 async def test_a_budget_is_asked_again_until_the_change_is_given_up() -> None:
     world, clock = World(tenant=TENANT, budget=1000), FakeClock()
     own = transactions(world, clock)
