@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from gpuloom.errors import ConflictError, GpuloomError, NotReadyError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
 from gpuloom.model.sharing import GpuNodeConfig
 from gpuloom.model.snapshot import NodeFacts
@@ -104,6 +105,8 @@ class Controller:
         self._turn = asyncio.Lock()
         """A round, or a plan that somebody has asked for, at a time."""
         self._idle_since_s: dict[DeviceRef, float] = {}
+        self._holds: tuple[Hold, ...] = ()
+        """Of others, as of this round."""
         self._waits_since_s: dict[str, float] = {}
         self.view: View | None = None
         """None until the first round of this term."""
@@ -163,6 +166,7 @@ class Controller:
             if self._sources.unsynced():
                 raise NotReadyError(self._sources.unsynced())
             pinned = frozenset(config.spec.node_name for config in self._sources.configs())
+            self._holds = await transactions.others_holds()
             cards = self._cards(list(self._sources.facts()), transactions.gpus, pinned)
             found = self._makers.defragmenter.plan(cards, demand, self._clock.now())
             if found.missing:
@@ -178,6 +182,7 @@ class Controller:
         transactions = self._transactions_now()
         if self._sources.unsynced():
             return
+        self._holds = await transactions.others_holds()
         facts, pods = list(self._sources.facts()), list(self._sources.pods())
         by_uuid = {card.uuid: card for card in self._cards(facts, frozenset(), frozenset())}
         nodes = {node.state.node_uid for node in facts}
@@ -229,7 +234,7 @@ class Controller:
     def _cards(
         self, facts: list[NodeFacts], held: frozenset[str], pinned: frozenset[str]
     ) -> tuple[Card, ...]:
-        cards = cards_of(facts, Knowledge(self._idle_since_s, held, pinned))
+        cards = cards_of(facts, Knowledge(self._idle_since_s, held, pinned, self._holds))
         now_s = self._clock.monotonic()
         free = {DeviceRef(card.uuid, one.placement) for card in cards for one in card.slices if not one.owner}
         free |= {DeviceRef(card.uuid) for card in cards if card.idle}

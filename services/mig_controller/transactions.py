@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, NotAllowedError, NotFoundError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.layout import ChangeState
+from gpuloom.model.ledger import Hold
 from gpuloom.runtime.clock import Clock
 from services.mig_controller.core.cards import Card
 from services.mig_controller.core.intents import (
@@ -93,6 +94,7 @@ class Transactions:
         self._avoided: dict[str, _Avoided] = {}
         self._wait_s: dict[str, float] = {}
         """How long a card is left alone after its next failure."""
+        self._others: tuple[Hold, ...] = ()
         self._writing = asyncio.Lock()
         self._unwritten = False
         """The last write failed, so what is written may be more than what is open."""
@@ -113,6 +115,14 @@ class Transactions:
         return (
             frozenset(entry.intent.request.gpu_uuid for entry in self._open.values()) | self._avoided.keys()
         )
+
+    async def others_holds(self) -> tuple[Hold, ...]:
+        """As of now, or as they were when the extender last answered."""
+        try:
+            self._others = await self._parts.holds.list_others()
+        except GpuloomError as error:
+            _log.info("holds of others are not known now", extra={"reason": str(error)})
+        return self._others
 
     @property
     def intents(self) -> tuple[Intent, ...]:

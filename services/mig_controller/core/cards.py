@@ -9,8 +9,9 @@ from functools import lru_cache
 
 from gpuloom.catalog import load_catalog
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, SharingMode
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, SharingMode
 from gpuloom.model.layout import Sharing
+from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts, NodePlace
@@ -25,8 +26,8 @@ NOWHERE = NodePlace()
 class Slice:
     """A MIG instance. `owner` is who has it, empty if nobody; `problem` why it can't be given out.
 
-    `pod` is the owner if that is a pod. `idle_since_s`: since when nobody has it, by the controller's own
-    clock; None if somebody has.
+    `pod` is the owner if that is a pod, `hold` that of somebody else who has taken it out of placement.
+    `idle_since_s`: since when nobody has it, by the controller's own clock; None if somebody has.
     """
 
     placement: MigPlacement
@@ -35,10 +36,17 @@ class Slice:
     problem: str = ""
     idle_since_s: float | None = None
     pod: PodRef | None = None
+    hold: Hold | None = None
 
     @property
     def free(self) -> bool:
-        return not self.owner and not self.problem
+        return not self.owner and not self.problem and self.hold is None
+
+    def is_free_for(self, pod: PodRef, gang: str) -> bool:
+        """`gang` is namespace/name, empty for a pod that is in none."""
+        hold = self.hold
+        held = hold is not None and not (hold.is_for_pod(pod.uid, str(pod)) or hold.is_for_gang(gang))
+        return not (self.owner or self.problem or held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +107,30 @@ class Knowledge:
     """What the controller knows beside discovery's facts.
 
     `idle_since_s` by slice; `held` are GPUs on which it has a change under way; `pinned` are nodes that a
-    GPUNodeConfig divides.
+    GPUNodeConfig divides; `holds` are those of others.
     """
 
     idle_since_s: Mapping[DeviceRef, float]
     held: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
+    holds: tuple[Hold, ...] = ()
 
 
 def cards_of(facts: Iterable[NodeFacts], known: Knowledge) -> tuple[Card, ...]:
     """All cards of nodes of mode gpuloom, by node and index."""
     found = []
+    by_node: dict[str, list[Hold]] = {}
+    for hold in known.holds:
+        by_node.setdefault(hold.node_name, []).append(hold)
     for node in facts:
-        if node.state.mode is not NodeMode.GPULOOM:
+        state = node.state
+        if state.mode is not NodeMode.GPULOOM:
             continue
         owners, running = _owners(node)
-        found += [_with_running(_card(node, gpu, owners, known), running) for gpu in node.state.gpus]
+        about = (*by_node.get(state.node_name, ()), *by_node.get("", ()))
+        holds = tuple(hold for hold in about if hold.is_about(state.node_name, state.node_uid))
+        own = replace(known, holds=holds)
+        found += [_with_running(_card(node, gpu, owners, own), running) for gpu in state.gpus]
     return tuple(sorted(found, key=lambda card: card.key))
 
 
@@ -182,7 +198,9 @@ def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
 def _slice(instance: MigInstance, device: DeviceRef, owners: _Owners, known: Knowledge) -> Slice:
     owner, pod = owners.get(device, _NOBODY)
     idle_since_s = None if owner else known.idle_since_s.get(device)
-    return Slice(instance.placement, owner, False, instance.fault or instance.changing, idle_since_s, pod)
+    problem = instance.fault or instance.changing
+    hold = next((one for one in known.holds if one.device is not None and one.device.device == device), None)
+    return Slice(instance.placement, owner, False, problem, idle_since_s, pod, hold)
 
 
 def _with_running(card: Card, running: frozenset[DeviceRef]) -> Card:
@@ -202,10 +220,22 @@ def _closed(node: NodeFacts, gpu: Gpu, known: Knowledge) -> str:
         return "nothing on the node can deliver a slice"
     if gpu.health is not GpuHealth.HEALTHY:
         return gpu.health_reason or f"its health is {gpu.health}"
-    for closed in node.closed_gpus:
-        if closed.gpu_uuid == gpu.uuid:
-            return closed.reason
-    return gpu.changing or ("a change of it is under way" if gpu.uuid in known.held else "")
+    reasons = [closed.reason for closed in node.closed_gpus if closed.gpu_uuid == gpu.uuid]
+    reasons += [f"it is held: {h.reason or h.problem}" for h in known.holds if _takes_card(h, gpu)]
+    reasons += [gpu.changing, "a change of it is under way" if gpu.uuid in known.held else ""]
+    return next(filter(None, reasons), "")
+
+
+def _takes_card(hold: Hold, gpu: Gpu) -> bool:
+    """Whether it is about all of the card, or about room on it where a slice may be made."""
+    if hold.device is None:
+        return True
+    held = hold.device.device
+    if held.gpu_uuid != gpu.uuid:
+        return False
+    if held.mig is None:
+        return hold.device.milli >= MILLI_PER_GPU
+    return all(one.placement != held.mig for one in gpu.mig_instances)
 
 
 @lru_cache(maxsize=256)

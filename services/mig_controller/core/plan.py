@@ -13,7 +13,7 @@ from typing import TypeVar
 from gpuloom.model.gpu import DeviceRef, SharingMode
 from gpuloom.model.mig import MigPlacement
 from gpuloom.placement.mig_geometry import Geometry, Layout, most_instances, pack, slices_of
-from services.mig_controller.core.cards import Card
+from services.mig_controller.core.cards import Card, Slice
 from services.mig_controller.core.strategy import DEMAND, Strategy, filled
 from services.mig_controller.core.wishes import ShareWish, Wish
 
@@ -88,22 +88,26 @@ def _beside_free(
     Each slice counts for one. One is kept for a pod that came since `recent_s`: who has waited for longer
     beside it can't use it, for a reason that is not seen here.
     """
-    free: dict[str, list[tuple[Card, MigPlacement]]] = {}
+    free: dict[str, list[tuple[Card, Slice]]] = {}
     for card in cards:
         for one in card.slices if not card.closed else ():
-            if one.free:
-                free.setdefault(one.placement.profile, []).append((card, one.placement))
+            if one.free or one.hold is not None:
+                free.setdefault(one.placement.profile, []).append((card, one))
     left, promised = [], set()
     for wish in wishes:
         able = free.get(wish.profile, [])
-        at = next((at for at, (card, _) in enumerate(able) if wish.takes(card)), None)
+        at = next((at for at, (card, one) in enumerate(able) if _suits(wish, card, one)), None)
         if at is None:
             left.append(wish)
             continue
-        card, place = able.pop(at)
+        card, found = able.pop(at)
         if wish.since_s > recent_s:
-            promised.add(DeviceRef(card.uuid, place))
+            promised.add(DeviceRef(card.uuid, found.placement))
     return left, frozenset(promised)
+
+
+def _suits(wish: Wish, card: Card, one: Slice) -> bool:
+    return one.is_free_for(wish.pod, wish.gang) and wish.takes(card)
 
 
 @dataclass(slots=True)
@@ -145,7 +149,7 @@ class _Search:
     def whole(self, waiting: list[Wish]) -> list[Wish]:
         """Cards that nobody uses, and that are not kept whole."""
         idle = [c for c in self._cards if not c.cut and c.idle and c.sharing is SharingMode.NONE]
-        # Cards of nodes with more idle ones go first, so that a node full of whole cards stays one.
+        # Node after node, so that nodes full of whole cards stay so for long.
         idle.sort(key=lambda card: card.key)
         usable = idle[: max(0, len(idle) - self._options.keep_whole)]
         return self._serve(waiting, usable, lambda card: Layout(card.geometry))

@@ -8,6 +8,7 @@ from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.node import PodRef
 from gpuloom.model.request import Authority, GpuRequest, RequestKind
+from gpuloom.names import LABEL_GANG
 from services.mig_controller.core.cards import Card
 from services.mig_controller.core.destinations import ANYWHERE, Destination, destination_of
 
@@ -24,6 +25,8 @@ class Wish:
     since_s: float = 0.0
     destination: Destination | None = ANYWHERE
     """None: it is not known to which nodes it can go."""
+    gang: str = ""
+    """As namespace/name, empty if it is in none."""
 
     def takes(self, card: Card) -> bool:
         return _takes(self, card)
@@ -78,7 +81,16 @@ def wish_of(pod: JsonObject, since_s: float) -> Wish | None:
         priority=priority_of(pod),
         since_s=since_s,
         destination=destination_of(pod),
+        gang=_gang_of(pod),
     )
+
+
+def _gang_of(pod: JsonObject) -> str:
+    try:
+        name = object_field(object_field(pod, "metadata", "pod"), "labels", "pod").get(LABEL_GANG)
+    except InvalidRequestError:
+        return ""
+    return f"{pod_ref(pod).namespace}/{name}" if isinstance(name, str) and name else ""
 
 
 def share_wish_of(pod: JsonObject, since_s: float) -> ShareWish | None:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from gpuloom.errors import ConflictError, UnavailableError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
+from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.snapshot import NodeFacts, NodePlace
@@ -39,6 +40,9 @@ class World:
 
     async def release(self, name: str) -> None:
         self.held.pop(name, None)
+
+    async def list_others(self) -> tuple[Hold, ...]:
+        return ()
 
     async def list_own(self) -> tuple[str, ...]:
         return tuple(self.held)

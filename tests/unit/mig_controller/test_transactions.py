@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError, UnavailableError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.layout import ChangeState, LayoutChange, LayoutRequest
+from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
 from gpuloom.runtime.clock import FakeClock
@@ -86,6 +87,9 @@ class World:
 
     async def list_own(self) -> tuple[str, ...]:
         return tuple(self.holds)
+
+    async def list_others(self) -> tuple[Hold, ...]:
+        return ()
 
     async def evict(self, pod: PodRef, why: str) -> str:
         self._maybe_away("evict")
