@@ -124,6 +124,9 @@ class Layouts:
         if uuid not in {gpu.uuid for gpu in self._node.state.gpus}:
             raise NotFoundError("no GPU of this node has that UUID")
         async with self._turn(uuid):
+            if self._book.journal.find(request.id) is not None:
+                # Asked for twice at once, as by a leader and the next one.
+                return
             under_way = self._book.journal.open.get(uuid)
             if under_way is not None:
                 raise ConflictError(f"change {under_way.request.id} of this GPU is under way")

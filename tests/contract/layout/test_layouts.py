@@ -111,6 +111,18 @@ async def test_the_same_id_is_not_done_twice(make: Make) -> None:
         assert await agent.places() == {LARGE}
 
 
+async def test_two_leaders_that_ask_for_the_same_change_at_once_both_hear_of_it(make: Make) -> None:
+    async with opened(make()) as rig:
+        agent = await Agent.start(rig)
+        working = asyncio.create_task(agent.layouts.run())
+        request = LayoutRequest("c1", rig.gpu, True, (), (LARGE,))
+
+        changes = await asyncio.gather(*(agent.layouts.change(request) for _ in range(2)))
+        working.cancel()
+
+        assert [change.state for change in changes] == [ChangeState.DONE, ChangeState.DONE]
+
+
 @pytest.mark.parametrize(
     ("request_", "users", "said"),
     [
