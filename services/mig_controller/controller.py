@@ -151,9 +151,13 @@ class Controller:
         async with self._turn:
             await self._round()
 
-    def fit(self, demand: Mapping[str, int]) -> FitPlan:
+    async def fit(self, demand: Mapping[str, int]) -> FitPlan:
         """What it would take. Raise NotReadyError."""
-        return self._makers.defragmenter.plan(self.current().cards, demand, self._clock.now())
+        return await self._fit(self.current().cards, demand)
+
+    async def _fit(self, cards: tuple[Card, ...], demand: Mapping[str, int]) -> FitPlan:
+        # Beside the loop, which has a lease to renew: a mixed demand on thousands of GPUs takes seconds.
+        return await asyncio.to_thread(self._makers.defragmenter.plan, cards, demand, self._clock.now())
 
     async def make_fit(self, demand: Mapping[str, int], fingerprint: str) -> tuple[Intent, ...]:
         """Begin the plan with that fingerprint.
@@ -168,7 +172,7 @@ class Controller:
             pinned = frozenset(config.spec.node_name for config in self._sources.configs())
             self._holds = await transactions.others_holds()
             cards = self._cards(list(self._sources.facts()), transactions.gpus, pinned)
-            found = self._makers.defragmenter.plan(cards, demand, self._clock.now())
+            found = await self._fit(cards, demand)
             if found.missing:
                 raise ConflictError("it does not fit, whatever moves; nothing is moved in vain")
             if found.fingerprint != fingerprint:

@@ -79,8 +79,9 @@ class Defragmenter:
         self, cards: Sequence[Card], pods: Mapping[str, JsonObject], now: datetime
     ) -> dict[str, float]:
         found = {}
+        by_node = {name: self._prices.nano_usd_per_gpu_hour(name) for name in {c.node_name for c in cards}}
         for card in cards:
-            price = self._prices.nano_usd_per_gpu_hour(card.node_name)
+            price = by_node[card.node_name]
             for one in card.slices:
                 if one.owner in pods:
                     milli = max(load_catalog().mig_milli(one.placement.profile), default=MILLI_PER_GPU)

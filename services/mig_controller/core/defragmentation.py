@@ -11,17 +11,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from heapq import nsmallest
+from operator import sub
 
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
-from gpuloom.placement.mig_geometry import Geometry, legal_layouts, slices_of
+from gpuloom.placement.mig_geometry import slices_of
+from services.mig_controller.core.card_options import CardOptions, Counts, Option
 from services.mig_controller.core.cards import Card, Slice
 from services.mig_controller.core.plan import Options, plan
 from services.mig_controller.core.wishes import Wish
 
-_MOST_WORK = 1_000_000
+_MOST_WORK = 300_000
 _FEWEST_STATES = 16
 
 
@@ -111,133 +112,87 @@ def _after(card: Card, step: FitStep | None) -> Card:
 
 _Cost = tuple[int, float, int, int, int]
 """Moves, their price, free slices that go, whole cards that are cut, instances that are made."""
-_Counts = tuple[int, ...]
-"""By profile, in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One card with some of the demand on it. `moved` and `gone`: of its slices, what is in the way."""
+    """One card with some of the demand on it."""
 
     card: Card
-    places: tuple[MigPlacement, ...]
-    moved: tuple[Slice, ...]
-    gone: tuple[Slice, ...]
+    option: Option
     cost: _Cost
 
     @property
     def kept(self) -> tuple[MigPlacement, ...]:
         """Free slices that serve the demand as they are."""
         free = {one.placement for one in self.card.slices if one.free}
-        return tuple(place for place in self.places if place in free)
+        return tuple(place for place in self.option.places if place in free)
 
     def step(self, prices: Mapping[str, float]) -> FitStep | None:
-        create = tuple(sorted(set(self.places) - set(self.kept)))
+        slices = self.card.slices
+        create = tuple(sorted(set(self.option.places) - set(self.kept)))
+        moved = [slices[at] for at in self.option.moved]
         moves = tuple(
-            Move(one.pod, one.placement, prices.get(one.owner)) for one in self.moved if one.pod is not None
+            Move(one.pod, one.placement, prices.get(one.owner)) for one in moved if one.pod is not None
         )
-        gone = tuple(sorted(one.placement for one in self.gone))
-        destroy = gone + tuple(sorted(one.placement for one in self.moved))
+        gone = tuple(sorted(slices[at].placement for at in self.option.gone))
+        destroy = gone + tuple(sorted(one.placement for one in moved))
         return FitStep(self.card, moves, destroy, create) if create else None
-
-
-@dataclass(frozen=True, slots=True)
-class _PlaceSet:
-    places: tuple[MigPlacement, ...]
-    bits: int
-    counts: _Counts
-
-
-@lru_cache(maxsize=256)
-def _place_sets(geometry: Geometry, profiles: tuple[str, ...]) -> tuple[_PlaceSet, ...]:
-    """Every legal set of instances of these profiles but the empty one."""
-    known = tuple(profile for profile in geometry.profiles if profile.name in profiles)
-    found = []
-    for places in legal_layouts(Geometry(geometry.memory_slices, known)):
-        count = Counter(place.profile for place in places)
-        bits = sum(slices_of(geometry, place) for place in places)
-        if places:
-            found.append(_PlaceSet(places, bits, tuple(count[name] for name in profiles)))
-    return tuple(found)
-
-
-def _ways(
-    card: Card, wanted: Mapping[str, int], prices: Mapping[str, float], fixed: frozenset[str]
-) -> dict[_Counts, _Way]:
-    """The cheapest way to each part of the demand that this card can hold."""
-    if card.closed or card.place.unschedulable or not (card.cut or card.idle):
-        return {}
-    bits = {one: slices_of(card.geometry, one.placement) for one in card.slices}
-    movable = [one for one in card.slices if one.pod is not None and one.owner not in fixed]
-    free = {one.placement: one for one in card.slices if one.free}
-    unmovable = sum(each for one, each in bits.items() if one not in movable and not one.free)
-    most = tuple(wanted.values())
-    found: dict[_Counts, _Way] = {}
-    for option in _place_sets(card.geometry, tuple(wanted)):
-        if option.bits & unmovable or any(n > m for n, m in zip(option.counts, most, strict=True)):
-            continue
-        if card.pinned and not free.keys() >= set(option.places):
-            continue
-        moved = tuple(one for one in movable if bits[one] & option.bits)
-        gone = tuple(
-            one for place, one in free.items() if bits[one] & option.bits and place not in option.places
-        )
-        made = sum(place not in free for place in option.places)
-        if made and _too_many(card, option, {*moved, *gone}):
-            continue
-        price = sum(prices.get(one.owner, 0.0) for one in moved)
-        cost = len(moved), price, len(gone), int(not card.cut), made
-        known = found.get(option.counts)
-        if known is None or cost < known.cost:
-            found[option.counts] = _Way(card, option.places, moved, gone, cost)
-    return found
-
-
-def _too_many(card: Card, option: _PlaceSet, going: set[Slice]) -> bool:
-    """Whether the GPU could not hold so many of a profile: of some it has one, wherever there is room."""
-    left = {one.placement for one in card.slices if one not in going} | set(option.places)
-    counts = Counter(place.profile for place in left)
-    return any(counts[profile.name] > profile.max_count for profile in card.geometry.profiles)
 
 
 def _offers(
     cards: Iterable[Card], wanted: Mapping[str, int], prices: Mapping[str, float], fixed: frozenset[str]
-) -> list[list[tuple[_Counts, _Way]]]:
+) -> list[list[tuple[Counts, _Way]]]:
     """By card, the most promising card first: what it could give.
 
     No plan uses more cards than the demand has instances, so of each part of the demand only that many of the
     cheapest ways matter.
     """
-    by_counts: dict[_Counts, list[_Way]] = {}
+    options = CardOptions(wanted, fixed)
+    by_counts: dict[Counts, list[tuple[_Cost, tuple[str, int], Card, Option]]] = {}
     for card in cards:
-        for counts, way in _ways(card, wanted, prices, fixed).items():
-            by_counts.setdefault(counts, []).append(way)
-    kept: dict[str, list[tuple[_Counts, _Way]]] = {}
-    for counts, ways in sorted(by_counts.items()):
-        for way in nsmallest(sum(wanted.values()), ways, key=lambda way: (way.cost, way.card.key)):
-            kept.setdefault(way.card.uuid, []).append((counts, way))
+        price_of = [prices.get(one.owner, 0.0) for one in card.slices]
+        for counts, able in options.of(card).items():
+            cost, option = _cheapest_of(able, price_of, whole=not card.cut)
+            by_counts.setdefault(counts, []).append((cost, card.key, card, option))
+    kept: dict[str, list[tuple[Counts, _Way]]] = {}
+    for counts, found in sorted(by_counts.items()):
+        for cost, _, card, option in nsmallest(sum(wanted.values()), found, key=lambda entry: entry[:2]):
+            kept.setdefault(card.uuid, []).append((counts, _Way(card, option, cost)))
     return sorted(kept.values(), key=lambda offers: min(map(_promise, offers)))
 
 
-def _promise(offer: tuple[_Counts, _Way]) -> tuple[float, float, int, tuple[str, int]]:
+def _cheapest_of(
+    options: Sequence[Option], price_of: Sequence[float], *, whole: bool
+) -> tuple[_Cost, Option]:
+    """They are in order of what they cost beside the work of those who move."""
+    best, lowest = options[0], sum(price_of[at] for at in options[0].moved)
+    for option in options[1:]:
+        price = sum(price_of[at] for at in option.moved)
+        if price < lowest:
+            best, lowest = option, price
+    return (len(best.moved), lowest, len(best.gone), int(whole), best.made), best
+
+
+def _promise(offer: tuple[Counts, _Way]) -> tuple[float, float, int, tuple[str, int]]:
     """Moves for each memory slice, then their price for each, then the most slices."""
     way = offer[1]
-    slices = sum(slices_of(way.card.geometry, place).bit_count() for place in way.places)
+    slices = sum(slices_of(way.card.geometry, place).bit_count() for place in way.option.places)
     return way.cost[0] / slices, way.cost[1] / slices, -slices, way.card.key
 
 
 _Chain = tuple[_Way, "_Chain"] | None
-_States = dict[_Counts, tuple[_Cost, _Chain]]
+_States = dict[Counts, tuple[_Cost, _Chain]]
 """By what is still wanted: the least that it costs to come so far, and how."""
 
 
-def _cheapest(wanted: Mapping[str, int], offers: Sequence[Sequence[tuple[_Counts, _Way]]]) -> Iterator[_Way]:
+def _cheapest(wanted: Mapping[str, int], offers: Sequence[Sequence[tuple[Counts, _Way]]]) -> Iterator[_Way]:
     weights = _weights(wanted, offers)
 
-    def unserved(left: _Counts) -> int:
+    def unserved(left: Counts) -> int:
         return sum(count * weight for count, weight in zip(left, weights, strict=True))
 
-    def rank(entry: tuple[_Counts, tuple[_Cost, _Chain]]) -> tuple[int, _Cost, _Counts]:
+    def rank(entry: tuple[Counts, tuple[_Cost, _Chain]]) -> tuple[int, _Cost, Counts]:
         return unserved(entry[0]), entry[1][0], entry[0]
 
     most_states = max(_FEWEST_STATES, _MOST_WORK // max(1, sum(map(len, offers))))
@@ -252,11 +207,11 @@ def _cheapest(wanted: Mapping[str, int], offers: Sequence[Sequence[tuple[_Counts
         yield way
 
 
-def _with_card(states: _States, ways: Iterable[tuple[_Counts, _Way]]) -> _States:
+def _with_card(states: _States, ways: Iterable[tuple[Counts, _Way]]) -> _States:
     found = dict(states)
     for left, (cost, chain) in states.items():
         for counts, way in ways:
-            after = tuple(have - taken for have, taken in zip(left, counts, strict=True))
+            after = tuple(map(sub, left, counts))
             if min(after) < 0:
                 continue
             total = _plus(cost, way.cost)
@@ -271,7 +226,7 @@ def _plus(one: _Cost, other: _Cost) -> _Cost:
     return moves + more[0], price + more[1], gone + more[2], cut + more[3], made + more[4]
 
 
-def _weights(wanted: Mapping[str, int], offers: Iterable[Sequence[tuple[_Counts, _Way]]]) -> _Counts:
+def _weights(wanted: Mapping[str, int], offers: Iterable[Sequence[tuple[Counts, _Way]]]) -> Counts:
     """How many memory slices an instance of each profile has, at most."""
     sizes = dict.fromkeys(wanted, 1)
     for ways in offers:
