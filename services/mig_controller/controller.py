@@ -38,6 +38,7 @@ from services.mig_controller.transactions import Transactions, new_change_id
 _log = logging.getLogger(__name__)
 
 _TAKE_OVER_PAUSE_S = 1.0
+_TELL_AGAIN_S = 300.0
 
 Tell = Callable[[PodRef, str, str], None]
 """(who waits, reason in one word, text): an event on the pod."""
@@ -105,6 +106,8 @@ class Controller:
         self._turn = asyncio.Lock()
         """A round, or a plan that somebody has asked for, at a time."""
         self._idle_since_s: dict[DeviceRef, float] = {}
+        self._told: dict[str, tuple[str, float]] = {}
+        """By pod UID: why nothing can be made for it, and when that was told."""
         self._holds: tuple[Hold, ...] = ()
         """Of others, as of this round."""
         self._waits_since_s: dict[str, float] = {}
@@ -286,10 +289,19 @@ class Controller:
         self._metrics.waiting.set(len(view.wishes) + len(view.shares))
         self._metrics.unmet.set(len(unmet))
         self._metrics.open_changes.set(len(intents))
+        self._told = {uid: told for uid, told in self._told.items() if uid in unmet}
         for wishes, reason in ((view.wishes, "MigSliceNotPossible"), (view.shares, "MpsNotPossible")):
             for wish in wishes:
                 if wish.pod.uid in unmet:
-                    self._tell(wish.pod, reason, unmet[wish.pod.uid])
+                    self._tell_again(wish.pod, reason, unmet[wish.pod.uid])
+
+    def _tell_again(self, pod: PodRef, reason: str, text: str) -> None:
+        """Each round would be a write for each pod that waits, by the thousand."""
+        now_s = self._clock.monotonic()
+        known = self._told.get(pod.uid)
+        if known is None or known[0] != text or now_s - known[1] >= _TELL_AGAIN_S:
+            self._told[pod.uid] = text, now_s
+            self._tell(pod, reason, text)
 
     def _transactions_now(self) -> Transactions:
         if self._transactions is None:
