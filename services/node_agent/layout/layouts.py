@@ -274,8 +274,13 @@ class Layouts:
         return _with_users(layout, usage)
 
     async def _remember_boot(self) -> None:
-        if not self._marks:
+        if self._marks:
+            return
+        try:
             await self._book.write(lambda journal: replace(journal, boot_id=self._parts.boot_id()))
+        except UnavailableError as error:
+            # Whoever comes next restores once more, which changes nothing.
+            _log.warning("the boot is not noted", extra={"reason": str(error)})
 
     async def _load(self) -> Journal:
         try:

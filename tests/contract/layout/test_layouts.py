@@ -17,6 +17,7 @@ from gpuloom.model.gpu import SharingMode
 from gpuloom.model.layout import ChangeState, LayoutRequest, Sharing
 from gpuloom.model.mig import MigPlacement
 from gpuloom.placement.mig_geometry import Geometry, Layout, legal_layouts
+from services.node_agent.layout.adapters.journal_file import JournalFile
 from tests.contract.layout.rigs import (
     MODEL,
     Agent,
@@ -156,6 +157,22 @@ async def test_a_boot_brings_the_layout_back_before_anything_is_shown(make: Make
         agent = await Agent.start(rig)
 
         assert await agent.places() == {SMALL, MIDDLE, LARGE}
+
+
+async def test_an_agent_whose_disk_is_full_serves_what_it_can_restore(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(self: JournalFile, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, LARGE)
+        rig.boot()
+        monkeypatch.setattr(JournalFile, "save", full)
+
+        agent = await Agent.start(rig)
+
+        assert await agent.places() == {LARGE}
 
 
 async def test_how_a_gpu_is_shared_is_changed_and_comes_back(make: Make) -> None:
