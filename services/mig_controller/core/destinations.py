@@ -41,7 +41,7 @@ def destination_of(pod: JsonObject) -> Destination | None:
     return Destination(selector, _told_terms(read.required_terms), read.tolerations)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=2048)
 def _admits(destination: Destination, node_name: str, place: NodePlace) -> bool:
     pod = SchedulablePod(
         uid="",

@@ -88,26 +88,48 @@ def _beside_free(
     Each slice counts for one. One is kept for a pod that came since `recent_s`: who has waited for longer
     beside it can't use it, for a reason that is not seen here.
     """
-    free: dict[str, list[tuple[Card, Slice]]] = {}
-    for card in cards:
-        for one in card.slices if not card.closed else ():
-            if one.free or one.hold is not None:
-                free.setdefault(one.placement.profile, []).append((card, one))
+    stock = _Stock(cards)
     left, promised = [], set()
     for wish in wishes:
-        able = free.get(wish.profile, [])
-        at = next((at for at, (card, one) in enumerate(able) if _suits(wish, card, one)), None)
-        if at is None:
+        device = stock.take(wish)
+        if device is None:
             left.append(wish)
-            continue
-        card, found = able.pop(at)
-        if wish.since_s > recent_s:
-            promised.add(DeviceRef(card.uuid, found.placement))
+        elif wish.since_s > recent_s:
+            promised.add(device)
     return left, frozenset(promised)
 
 
-def _suits(wish: Wish, card: Card, one: Slice) -> bool:
-    return one.is_free_for(wish.pod, wish.gang) and wish.takes(card)
+class _Stock:
+    """Slices that nobody has, each to be taken once. All pods of a kind look at each of them once."""
+
+    def __init__(self, cards: Sequence[Card]) -> None:
+        self._free: dict[str, list[tuple[Card, Slice]]] = {}
+        self._held: dict[str, list[tuple[Card, Slice]]] = {}
+        for card in cards:
+            for one in card.slices if not card.closed else ():
+                if one.free or one.hold is not None:
+                    kept = self._free if one.free else self._held
+                    kept.setdefault(one.placement.profile, []).append((card, one))
+        self._next: dict[object, int] = {}
+        self._taken: set[DeviceRef] = set()
+
+    def take(self, wish: Wish) -> DeviceRef | None:
+        for card, one in self._held.get(wish.profile, ()):
+            device = DeviceRef(card.uuid, one.placement)
+            if device not in self._taken and one.is_free_for(wish.pod, wish.gang) and wish.takes(card):
+                self._taken.add(device)
+                return device
+        free, at = self._free.get(wish.profile, []), self._next.get(wish.kind, 0)
+        while at < len(free):
+            card, one = free[at]
+            at += 1
+            device = DeviceRef(card.uuid, one.placement)
+            if device not in self._taken and wish.takes(card):
+                self._taken.add(device)
+                self._next[wish.kind] = at
+                return device
+        self._next[wish.kind] = at
+        return None
 
 
 @dataclass(slots=True)
@@ -198,14 +220,17 @@ class _Search:
     ) -> list[_Alike]:
         """Thousands of cards are of few kinds: one of each kind is weighed, not each card."""
         of_wish = {wish.kind: wish for wish in waiting}
+        takers: dict[tuple[str, str, str], tuple[bool, ...]] = {}
         found: dict[object, _Alike] = {}
         for card in cards:
             if card.uuid in self._used:
                 continue
             layout = layout_of(card)
-            taken = tuple(wish.takes(card) for wish in of_wish.values())
+            where = card.node_name, card.model, card.architecture
+            if where not in takers:
+                takers[where] = tuple(wish.takes(card) for wish in of_wish.values())
             places = frozenset(one.placement for one in card.slices)
-            key = id(card.geometry), frozenset(layout.placements), places, taken
+            key = id(card.geometry), frozenset(layout.placements), places, takers[where]
             found.setdefault(key, _Alike(layout, [])).cards.append(card)
         for kind in found.values():
             kind.cards.sort(key=lambda card: card.key)
