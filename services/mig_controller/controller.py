@@ -191,13 +191,17 @@ class Controller:
             return
         self._holds = await transactions.others_holds()
         facts, pods = list(self._sources.facts()), list(self._sources.pods())
-        by_uuid = {card.uuid: card for card in self._cards(facts, frozenset(), frozenset())}
-        nodes = {node.state.node_uid for node in facts}
+        nodes = {node.state.node_uid: node for node in facts}
+        changing = {intent.node_uid for intent in transactions.intents}
+        there = cards_of((nodes[uid] for uid in changing if uid in nodes), Knowledge({}))
+        by_uuid = {card.uuid: card for card in there}
         await transactions.settle(by_uuid, lambda uid: uid in nodes)
         configs = {config.spec.node_name: config for config in self._sources.configs()}
         cards = self._cards(facts, transactions.gpus, frozenset(configs))
         waiting = await self._configure(configs, cards)
-        cards = self._cards(facts, transactions.gpus, frozenset(configs))
+        if configs:
+            # Some may be changing by now.
+            cards = self._cards(facts, transactions.gpus, frozenset(configs))
         wishes, shares = self._wishes(pods)
         served = {uid for intent in transactions.intents for uid in intent.pods}
         decided = await self._decide(cards, wishes, served)

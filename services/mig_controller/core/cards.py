@@ -3,7 +3,7 @@
 Made from what discovery tells. Whatever is not known closes a card: it is neither cut nor counted on.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,7 +15,7 @@ from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts, NodePlace
-from gpuloom.placement.mig_geometry import Geometry, Layout
+from gpuloom.placement.mig_geometry import Geometry, Layout, layout_problem
 
 UNCUT = Geometry(1, ())
 """Of a GPU that can't be cut: it can still be shared."""
@@ -126,47 +126,51 @@ def cards_of(facts: Iterable[NodeFacts], known: Knowledge) -> tuple[Card, ...]:
         state = node.state
         if state.mode is not NodeMode.GPULOOM:
             continue
-        owners, running = _owners(node)
+        tenancy = _tenancy(node)
         about = (*by_node.get(state.node_name, ()), *by_node.get("", ()))
         holds = tuple(hold for hold in about if hold.is_about(state.node_name, state.node_uid))
         own = replace(known, holds=holds)
-        found += [_with_running(_card(node, gpu, owners, own), running) for gpu in state.gpus]
+        found += [_card(node, gpu, tenancy, own) for gpu in state.gpus]
     return tuple(sorted(found, key=lambda card: card.key))
 
 
-_Owners = Mapping[DeviceRef, tuple[str, PodRef | None]]
+@dataclass(frozen=True, slots=True)
+class _Tenancy:
+    """Who has what of a node, what pods were given of whole GPUs, and what containers really hold."""
+
+    owners: Mapping[DeviceRef, tuple[str, PodRef | None]]
+    given: Mapping[DeviceRef, Sequence[tuple[PodRef, AllocatedDevice]]]
+    running: frozenset[DeviceRef]
+
+
 _NOBODY: tuple[str, PodRef | None] = ("", None)
 
 
-def _owners(node: NodeFacts) -> tuple[_Owners, frozenset[DeviceRef]]:
-    """Who has what, and what containers really hold."""
+def _tenancy(node: NodeFacts) -> _Tenancy:
     owners: dict[DeviceRef, tuple[str, PodRef | None]] = {}
-    for given in node.allocations:
-        for device in given.devices:
-            owners.setdefault(device.device, (str(given.pod), given.pod))
+    given: dict[DeviceRef, list[tuple[PodRef, AllocatedDevice]]] = {}
+    for each in node.allocations:
+        for one in each.devices:
+            owners.setdefault(one.device, (str(each.pod), each.pod))
+            if one.device.mig is None:
+                given.setdefault(one.device, []).append((each.pod, one))
     running = set()
     for holder in node.state.holders:
         who = (str(holder.pod), holder.pod) if holder.pod.uid else ("a process of no pod", None)
         for held in holder.devices:
             owners.setdefault(held, who)
             running.add(held)
-    return owners, frozenset(running)
+    return _Tenancy(owners, given, frozenset(running))
 
 
-def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
+def _card(node: NodeFacts, gpu: Gpu, tenancy: _Tenancy, known: Knowledge) -> Card:
     geometry = geometry_of(gpu.model) or UNCUT
-    state = node.state
-    given = tuple(
-        (each.pod, one)
-        for each in node.allocations
-        for one in each.devices
-        if one.device == DeviceRef(gpu.uuid)
-    )
-    slices = tuple(
-        _slice(instance, DeviceRef(gpu.uuid, instance.placement), owners, known)
-        for instance in gpu.mig_instances
-    )
-    card = Card(
+    state, whole = node.state, DeviceRef(gpu.uuid)
+    given = tuple(tenancy.given.get(whole, ()))
+    placements = tuple(instance.placement for instance in gpu.mig_instances)
+    problem = _problem_of(gpu.model, placements)
+    slices = () if problem else tuple(_slice(one, gpu.uuid, tenancy, known) for one in gpu.mig_instances)
+    return Card(
         node_name=state.node_name,
         node_uid=state.node_uid,
         uuid=gpu.uuid,
@@ -176,11 +180,11 @@ def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
         geometry=geometry,
         cut=gpu.mig_enabled,
         slices=slices,
-        owner=owners.get(DeviceRef(gpu.uuid), _NOBODY)[0],
-        closed=_closed(node, gpu, known),
+        owner=tenancy.owners.get(whole, _NOBODY)[0],
+        closed=f"its layout makes no sense to us: {problem}" if problem else _closed(node, gpu, known),
         pinned=state.node_name in known.pinned,
         sharing=gpu.sharing,
-        idle_since_s=known.idle_since_s.get(DeviceRef(gpu.uuid)),
+        idle_since_s=known.idle_since_s.get(whole),
         memory_mib=gpu.memory_mib,
         given_milli=sum(device.milli for _, device in given),
         given_mib=sum(device.memory_mib for _, device in given),
@@ -188,26 +192,22 @@ def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
         gpu=gpu,
         place=node.place,
     )
-    try:
-        _ = card.layout
-    except ValueError as error:
-        return replace(card, slices=(), closed=f"its layout makes no sense to us: {error}")
-    return card
 
 
-def _slice(instance: MigInstance, device: DeviceRef, owners: _Owners, known: Knowledge) -> Slice:
-    owner, pod = owners.get(device, _NOBODY)
+@lru_cache(maxsize=8192)
+def _problem_of(model: str, placements: tuple[MigPlacement, ...]) -> str:
+    """Few layouts are on many cards, and each is looked at each round."""
+    return layout_problem(geometry_of(model) or UNCUT, placements)
+
+
+def _slice(instance: MigInstance, gpu_uuid: str, tenancy: _Tenancy, known: Knowledge) -> Slice:
+    device = DeviceRef(gpu_uuid, instance.placement)
+    owner, pod = tenancy.owners.get(device, _NOBODY)
     idle_since_s = None if owner else known.idle_since_s.get(device)
     problem = instance.fault or instance.changing
     hold = next((one for one in known.holds if one.device is not None and one.device.device == device), None)
-    return Slice(instance.placement, owner, False, problem, idle_since_s, pod, hold)
-
-
-def _with_running(card: Card, running: frozenset[DeviceRef]) -> Card:
-    slices = tuple(
-        replace(one, running=DeviceRef(card.uuid, one.placement) in running) for one in card.slices
-    )
-    return replace(card, slices=slices)
+    running = device in tenancy.running
+    return Slice(instance.placement, owner, running, problem, idle_since_s, pod, hold)
 
 
 def _closed(node: NodeFacts, gpu: Gpu, known: Knowledge) -> str:
