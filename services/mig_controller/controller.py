@@ -264,15 +264,21 @@ class Controller:
     async def _configure(
         self, configs: dict[str, GpuNodeConfig], cards: tuple[Card, ...]
     ) -> dict[str, dict[str, str]]:
-        waiting = {}
+        waiting, begun = {}, 0
+        of_node: dict[str, list[Card]] = {}
+        for card in cards:
+            of_node.setdefault(card.node_name, []).append(card)
         for node_name, config in sorted(configs.items()):
-            own = [card for card in cards if card.node_name == node_name]
+            own = of_node.get(node_name, [])
             found = plan_config(config.spec, own, [new_change_id() for _ in own])
-            waiting[config.meta.name] = found.reasons
+            waiting[config.meta.name] = reasons = dict(found.reasons)
             for request in found.requests:
+                if begun >= self._options.most_changes:
+                    reasons[request.gpu_uuid] = "it is changed when other changes have ended"
+                    continue
                 card = next(card for card in own if card.uuid == request.gpu_uuid)
                 intent = Intent(request, node_name, card.node_uid, (), self._clock.now().isoformat())
-                await self._started(intent, f"GPUNodeConfig {config.meta.name} divides it")
+                begun += await self._started(intent, f"GPUNodeConfig {config.meta.name} divides it")
         return waiting
 
     async def _begin(self, decided: Plan) -> None:
