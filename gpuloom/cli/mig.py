@@ -17,6 +17,7 @@ from gpuloom.model.mig import MigPlacement
 from gpuloom.model.mig_cards import BegunChange, MigCard, MigCards, PlannedFit
 from gpuloom.model.sharing import MigStage
 
+_MAX_DIGITS = 9
 _HEADER = (
     *("NODE", "GPU", "MODEL", "STATE", "SHARED", "LAYOUT"),
     *("SLICE", "START", "SLICE-STATE", "OWNER", "NOTE"),
@@ -117,7 +118,8 @@ def demand_of(texts: list[str]) -> dict[str, int]:
     demand: dict[str, int] = {}
     for text in texts:
         profile, _, count = text.partition("=")
-        if not profile or not count.isdigit() or int(count) < 1:
+        is_number = count.isascii() and count.isdigit() and len(count) <= _MAX_DIGITS
+        if not profile or not is_number or int(count) < 1:
             raise InvalidRequestError(f"--fit {text}: write a profile and a number, as in 3g.40gb=4")
         demand[profile] = demand.get(profile, 0) + int(count)
     return demand

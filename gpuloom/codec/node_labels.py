@@ -7,6 +7,17 @@ REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernete
 ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
+# Dozens a node, for other programs, and some change at every start of their writer: discovery does not pass
+# them on, so whoever reads its facts can't tell whether a node has one.
+DESCRIPTIVE_LABELS = (
+    "feature.node.kubernetes.io/",
+    "beta.kubernetes.io/",
+    "failure-domain.beta.kubernetes.io/",
+    "nvidia.com/cuda.",
+    "nvidia.com/gfd.",
+    "nvidia.com/gpu.deploy.",
+)
+
 _SPOT, _ON_DEMAND, _RESERVED = "spot", "on-demand", "reserved"
 _PAID = {_SPOT: _SPOT, _ON_DEMAND: _ON_DEMAND, _RESERVED: _RESERVED}
 # Ours first, then Karpenter's, then each cloud's own; the first that says something known decides.

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from gpuloom.errors import ConflictError, GpuloomError, NotReadyError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import DeviceRef
+from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
 from gpuloom.model.sharing import GpuNodeConfig
 from gpuloom.model.snapshot import NodeFacts
@@ -37,6 +38,7 @@ from services.mig_controller.transactions import Transactions, new_change_id
 _log = logging.getLogger(__name__)
 
 _TAKE_OVER_PAUSE_S = 1.0
+_TELL_AGAIN_S = 300.0
 
 Tell = Callable[[PodRef, str, str], None]
 """(who waits, reason in one word, text): an event on the pod."""
@@ -104,6 +106,10 @@ class Controller:
         self._turn = asyncio.Lock()
         """A round, or a plan that somebody has asked for, at a time."""
         self._idle_since_s: dict[DeviceRef, float] = {}
+        self._told: dict[str, tuple[str, float]] = {}
+        """By pod UID: why nothing can be made for it, and when that was told."""
+        self._holds: tuple[Hold, ...] = ()
+        """Of others, as of this round."""
         self._waits_since_s: dict[str, float] = {}
         self.view: View | None = None
         """None until the first round of this term."""
@@ -148,9 +154,13 @@ class Controller:
         async with self._turn:
             await self._round()
 
-    def fit(self, demand: Mapping[str, int]) -> FitPlan:
+    async def fit(self, demand: Mapping[str, int]) -> FitPlan:
         """What it would take. Raise NotReadyError."""
-        return self._makers.defragmenter.plan(self.current().cards, demand, self._clock.now())
+        return await self._fit(self.current().cards, demand)
+
+    async def _fit(self, cards: tuple[Card, ...], demand: Mapping[str, int]) -> FitPlan:
+        # Beside the loop, which has a lease to renew: a mixed demand on thousands of GPUs takes seconds.
+        return await asyncio.to_thread(self._makers.defragmenter.plan, cards, demand, self._clock.now())
 
     async def make_fit(self, demand: Mapping[str, int], fingerprint: str) -> tuple[Intent, ...]:
         """Begin the plan with that fingerprint.
@@ -163,8 +173,9 @@ class Controller:
             if self._sources.unsynced():
                 raise NotReadyError(self._sources.unsynced())
             pinned = frozenset(config.spec.node_name for config in self._sources.configs())
+            self._holds = await transactions.others_holds()
             cards = self._cards(list(self._sources.facts()), transactions.gpus, pinned)
-            found = self._makers.defragmenter.plan(cards, demand, self._clock.now())
+            found = await self._fit(cards, demand)
             if found.missing:
                 raise ConflictError("it does not fit, whatever moves; nothing is moved in vain")
             if found.fingerprint != fingerprint:
@@ -178,14 +189,19 @@ class Controller:
         transactions = self._transactions_now()
         if self._sources.unsynced():
             return
+        self._holds = await transactions.others_holds()
         facts, pods = list(self._sources.facts()), list(self._sources.pods())
-        by_uuid = {card.uuid: card for card in self._cards(facts, frozenset(), frozenset())}
-        nodes = {node.state.node_uid for node in facts}
+        nodes = {node.state.node_uid: node for node in facts}
+        changing = {intent.node_uid for intent in transactions.intents}
+        there = cards_of((nodes[uid] for uid in changing if uid in nodes), Knowledge({}))
+        by_uuid = {card.uuid: card for card in there}
         await transactions.settle(by_uuid, lambda uid: uid in nodes)
         configs = {config.spec.node_name: config for config in self._sources.configs()}
         cards = self._cards(facts, transactions.gpus, frozenset(configs))
         waiting = await self._configure(configs, cards)
-        cards = self._cards(facts, transactions.gpus, frozenset(configs))
+        if configs:
+            # Some may be changing by now.
+            cards = self._cards(facts, transactions.gpus, frozenset(configs))
         wishes, shares = self._wishes(pods)
         served = {uid for intent in transactions.intents for uid in intent.pods}
         decided = await self._decide(cards, wishes, served)
@@ -229,7 +245,7 @@ class Controller:
     def _cards(
         self, facts: list[NodeFacts], held: frozenset[str], pinned: frozenset[str]
     ) -> tuple[Card, ...]:
-        cards = cards_of(facts, Knowledge(self._idle_since_s, held, pinned))
+        cards = cards_of(facts, Knowledge(self._idle_since_s, held, pinned, self._holds))
         now_s = self._clock.monotonic()
         free = {DeviceRef(card.uuid, one.placement) for card in cards for one in card.slices if not one.owner}
         free |= {DeviceRef(card.uuid) for card in cards if card.idle}
@@ -248,15 +264,21 @@ class Controller:
     async def _configure(
         self, configs: dict[str, GpuNodeConfig], cards: tuple[Card, ...]
     ) -> dict[str, dict[str, str]]:
-        waiting = {}
+        waiting, begun = {}, 0
+        of_node: dict[str, list[Card]] = {}
+        for card in cards:
+            of_node.setdefault(card.node_name, []).append(card)
         for node_name, config in sorted(configs.items()):
-            own = [card for card in cards if card.node_name == node_name]
+            own = of_node.get(node_name, [])
             found = plan_config(config.spec, own, [new_change_id() for _ in own])
-            waiting[config.meta.name] = found.reasons
+            waiting[config.meta.name] = reasons = dict(found.reasons)
             for request in found.requests:
+                if begun >= self._options.most_changes:
+                    reasons[request.gpu_uuid] = "it is changed when other changes have ended"
+                    continue
                 card = next(card for card in own if card.uuid == request.gpu_uuid)
                 intent = Intent(request, node_name, card.node_uid, (), self._clock.now().isoformat())
-                await self._started(intent, f"GPUNodeConfig {config.meta.name} divides it")
+                begun += await self._started(intent, f"GPUNodeConfig {config.meta.name} divides it")
         return waiting
 
     async def _begin(self, decided: Plan) -> None:
@@ -277,10 +299,19 @@ class Controller:
         self._metrics.waiting.set(len(view.wishes) + len(view.shares))
         self._metrics.unmet.set(len(unmet))
         self._metrics.open_changes.set(len(intents))
+        self._told = {uid: told for uid, told in self._told.items() if uid in unmet}
         for wishes, reason in ((view.wishes, "MigSliceNotPossible"), (view.shares, "MpsNotPossible")):
             for wish in wishes:
                 if wish.pod.uid in unmet:
-                    self._tell(wish.pod, reason, unmet[wish.pod.uid])
+                    self._tell_again(wish.pod, reason, unmet[wish.pod.uid])
+
+    def _tell_again(self, pod: PodRef, reason: str, text: str) -> None:
+        """Each round would be a write for each pod that waits, by the thousand."""
+        now_s = self._clock.monotonic()
+        known = self._told.get(pod.uid)
+        if known is None or known[0] != text or now_s - known[1] >= _TELL_AGAIN_S:
+            self._told[pod.uid] = text, now_s
+            self._tell(pod, reason, text)
 
     def _transactions_now(self) -> Transactions:
         if self._transactions is None:

@@ -69,7 +69,7 @@ class Defragmenter:
         if not self._options.automatic or not due:
             return None
         first = due[0]
-        usable = [card for card in cards if first.takes(card.model, card.architecture)]
+        usable = [card for card in cards if first.takes(card)]
         found = self.plan(usable, {first.profile: 1}, now, first.priority)
         if found.missing or found.stranded or not found.moves:
             return None
@@ -79,8 +79,9 @@ class Defragmenter:
         self, cards: Sequence[Card], pods: Mapping[str, JsonObject], now: datetime
     ) -> dict[str, float]:
         found = {}
+        by_node = {name: self._prices.nano_usd_per_gpu_hour(name) for name in {c.node_name for c in cards}}
         for card in cards:
-            price = self._prices.nano_usd_per_gpu_hour(card.node_name)
+            price = by_node[card.node_name]
             for one in card.slices:
                 if one.owner in pods:
                     milli = max(load_catalog().mig_milli(one.placement.profile), default=MILLI_PER_GPU)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.layout import LayoutChange, LayoutRequest
+from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
 from services.mig_controller.core.intents import Intent
 
@@ -28,6 +29,9 @@ class Holds(Protocol):
 
     async def list_own(self) -> tuple[str, ...]:
         """Names of the holds that this service took."""
+
+    async def list_others(self) -> tuple[Hold, ...]:
+        """What anybody else has taken out of placement."""
 
 
 class Agents(Protocol):

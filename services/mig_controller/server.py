@@ -64,7 +64,7 @@ class MigControllerServer(MigControllerServiceServicer):
 
     async def PlanFit(self, request: pb.PlanFitRequest, context: object) -> pb.PlanFitResponse:
         demand = demand_from_proto(request.demand)
-        return fit_to_proto(_planned(self._controller.fit(demand)))
+        return fit_to_proto(_planned(await self._controller.fit(demand)))
 
     async def ApplyFit(self, request: pb.ApplyFitRequest, context: object) -> pb.ApplyFitResponse:
         demand = demand_from_proto(request.demand)

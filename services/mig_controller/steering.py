@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuloom.errors import GpuloomError
+from gpuloom.errors import DeadlineError, GpuloomError, NotReadyError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.snapshot import NodeFacts
@@ -85,13 +85,21 @@ class Steering:
         try:
             # Refused if anybody has anything of it by the ledger, which is newer than what we decided on.
             await self._holds.take(name, HoldTarget(steer.node_name, steer.node_uid), reason, _HOLD_TTL_S)
+        except (NotReadyError, UnavailableError, DeadlineError) as error:
+            # Nothing is wrong with the node: the next round asks again. The hold may be taken all the same.
+            _log.info("a node can't be held now", extra={"node": steer.node_name, "reason": str(error)})
+            await self._let_go(steer)
+            return
         except GpuloomError as error:
             self._rest(steer, str(error))
             return
         try:
             refused = await self._labels.ask(steer.node_name, steer.node_uid, steer.config)
         except GpuloomError as error:
-            refused = str(error)
+            # The label may be there although no answer came, and then the manager is at work.
+            refused = ""
+            fields = {"node": steer.node_name, "reason": str(error)}
+            _log.info("whether a node was asked about is not known yet", extra=fields)
         if refused:
             await self._let_go(steer)
             self._rest(steer, refused)

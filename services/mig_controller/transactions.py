@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, NotAllowedError, NotFoundError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.layout import ChangeState
+from gpuloom.model.ledger import Hold
 from gpuloom.runtime.clock import Clock
 from services.mig_controller.core.cards import Card
 from services.mig_controller.core.intents import (
@@ -50,6 +51,8 @@ class TransactionOptions:
     timeout_s: float = 600.0
     """A change whose agent does not say what became of it is given up after this; the agent's own journal
     brings its GPU to an end."""
+    refused_for_s: float = 60.0
+    """Who was asked to leave may be seen by the node for longer than by discovery."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,7 @@ class _Open:
     note: str = "the agent has not answered yet"
     asked: set[str] = field(default_factory=set)
     """UIDs of pods whose eviction was accepted in this term."""
+    refused_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,10 @@ class Transactions:
         self._avoided: dict[str, _Avoided] = {}
         self._wait_s: dict[str, float] = {}
         """How long a card is left alone after its next failure."""
+        self._others: tuple[Hold, ...] = ()
         self._writing = asyncio.Lock()
+        self._unwritten = False
+        """The last write failed, so what is written may be more than what is open."""
 
     async def take_over(self) -> None:
         """Know what was under way, and let go of what belongs to nothing. Raise UnavailableError."""
@@ -108,6 +115,14 @@ class Transactions:
         return (
             frozenset(entry.intent.request.gpu_uuid for entry in self._open.values()) | self._avoided.keys()
         )
+
+    async def others_holds(self) -> tuple[Hold, ...]:
+        """As of now, or as they were when the extender last answered."""
+        try:
+            self._others = await self._parts.holds.list_others()
+        except GpuloomError as error:
+            _log.info("holds of others are not known now", extra={"reason": str(error)})
+        return self._others
 
     @property
     def intents(self) -> tuple[Intent, ...]:
@@ -164,6 +179,8 @@ class Transactions:
 
     async def settle(self, cards: Mapping[str, Card], known_nodes: Callable[[str], bool]) -> None:
         """Ask after every change; end those that have ended and are published."""
+        if self._unwritten:
+            await self._write_again()
         waiting = list(self._open.values())
         await asyncio.gather(*(self._settle(entry, cards, known_nodes) for entry in waiting))
 
@@ -216,7 +233,9 @@ class Transactions:
         try:
             change = await self._parts.agents.change(intent.node_uid, intent.request)
         except (ConflictError, InvalidRequestError) as error:
-            entry.ended, entry.note = ChangeState.ROLLED_BACK, f"the agent refuses: {error}"
+            entry.note = f"the agent refuses: {error}"
+            if self._gives_up(entry):
+                entry.ended = ChangeState.ROLLED_BACK
             return
         except NotFoundError as error:
             if not known_nodes(intent.node_uid):
@@ -231,6 +250,14 @@ class Transactions:
         entry.note = outcome_text(change) if change.state.ended else f"its agent is at it ({change.state})"
         if change.state.ended:
             entry.ended = change.state
+
+    def _gives_up(self, entry: _Open) -> bool:
+        """Whether a refusal is the last word: pods that have left would have done so in vain."""
+        now_s = self._parts.clock.monotonic()
+        if entry.refused_since_s is None:
+            entry.refused_since_s = now_s
+        waits = bool(entry.intent.leavers) and now_s - entry.refused_since_s < self._options.refused_for_s
+        return not waits
 
     async def _end(self, entry: _Open) -> None:
         intent, ended = entry.intent, entry.ended or ChangeState.UNKNOWN
@@ -289,7 +316,16 @@ class Transactions:
 
     async def _write(self) -> None:
         async with self._writing:
+            self._unwritten = True
             await self._parts.store.save(self.intents)
+            self._unwritten = False
+
+    async def _write_again(self) -> None:
+        """A change that was not begun may be written all the same, for whoever leads next to carry it out."""
+        try:
+            await self._write()
+        except GpuloomError as error:
+            _log.warning("changes under way can't be written", extra={"reason": str(error)})
 
     def _avoid(self, gpu_uuid: str, reason: str) -> None:
         wait_s = self._wait_s.get(gpu_uuid, _AVOID_FIRST_S)

@@ -126,6 +126,25 @@ async def test_instances_that_nobody_asked_for_are_adopted_and_survive_a_boot(ri
     assert places == {SMALL, LARGE}
 
 
+async def test_what_a_boot_left_half_made_again_is_completed_and_not_taken_apart(rigged: Rigged) -> None:
+    rig = rigged()
+    await (await Agent.start(rig)).change(create(LARGE))
+    rig.boot()
+    rig.standin.set({f"gpu.0.fault.{CREATE_COMPUTE}": UNKNOWN})
+    half = await Agent.start(rig)
+    closed = [gpu.changing for gpu in half.node.state.gpus]
+    rig.standin.unset(f"gpu.0.fault.{CREATE_COMPUTE}")
+
+    whole = await Agent.start(rig)
+    places, calls = await whole.places(), rig.standin.calls()
+    await rig.close()
+
+    assert all(closed)
+    assert places == {LARGE}
+    assert not any(gpu.changing for gpu in whole.node.state.gpus)
+    assert calls.get("nvmlGpuInstanceDestroy", 0) == 0
+
+
 async def test_a_mode_that_does_not_take_is_not_believed(rigged: Rigged) -> None:
     rig = rigged(all__mig__mode=0, all__architecture=9)
     rig.standin.set({"gpu.0.lie.nvmlDeviceSetMigMode": 1})

@@ -1,5 +1,6 @@
 """MPS daemons and time slices, with a stand-in for NVIDIA's programs."""
 
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -67,6 +68,27 @@ async def test_a_daemon_of_one_gpu_starts_with_its_limits_and_is_started_again_i
     assert started == (wanted, Sharing())
     assert "1 compute_mode 3" in exclusive
     assert (dead, deaths, again, stopped) == (Sharing(), 1, wanted, Sharing())
+
+
+async def test_a_daemon_that_can_not_be_started_again_dies_once_and_its_agent_lives(
+    machine: Make, tmp_path: Path
+) -> None:
+    machine(some_gpus(1))
+    async with a_driver() as driver:
+        daemons = MpsDaemons(driver, SystemClock(), options(tmp_path))
+        await daemons.start(uuid(0), Sharing(SharingMode.MPS))
+        folder = tmp_path / "mps" / uuid(0)
+        (folder / "pipe/alive").unlink()
+        shutil.rmtree(folder / "pipe")
+        (folder / "pipe").write_text("in the way")
+        deaths = [await daemons.tend(lambda gpu: ()) for _ in range(2)]
+        (folder / "pipe").unlink()
+        await daemons.tend(lambda gpu: ())
+        again = await daemons.read(uuid(0))
+        await daemons.stop(uuid(0))
+
+    assert deaths == [1, 0]
+    assert again.mode is SharingMode.MPS
 
 
 async def test_a_time_slice_is_set_and_forgotten_with_the_boot(machine: Make, tmp_path: Path) -> None:

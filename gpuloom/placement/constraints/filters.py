@@ -28,13 +28,22 @@ _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 def refusals(pod: SchedulablePod, node: SchedulableNode, use: NodeUse) -> tuple[str, ...]:
     """Why the node does not take the pod; nothing if it does. The first filter that refuses speaks alone."""
-    if node.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, pod):
+    if _is_cordoned(pod, node):
         return (UNSCHEDULABLE,)
     if not tolerates_node(pod, node):
         return (UNTOLERATED_TAINT,)
     if not selects_node(pod, node):
         return (AFFINITY_MISMATCH,)
     return tuple(_insufficient(pod, node, use))
+
+
+def may_go_to(pod: SchedulablePod, node: SchedulableNode) -> bool:
+    """Whatever room there is."""
+    return not _is_cordoned(pod, node) and tolerates_node(pod, node) and selects_node(pod, node)
+
+
+def _is_cordoned(pod: SchedulablePod, node: SchedulableNode) -> bool:
+    return node.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, pod)
 
 
 def tolerates_node(pod: SchedulablePod, node: SchedulableNode) -> bool:

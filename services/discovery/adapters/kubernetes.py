@@ -13,6 +13,7 @@ from gpuloom.codec.facts import (
     MAX_TAINTS,
 )
 from gpuloom.codec.node_labels import (
+    DESCRIPTIVE_LABELS,
     INSTANCE_TYPE_LABELS,
     REGION_LABELS,
     ZONE_LABELS,
@@ -39,15 +40,6 @@ RACK_LABEL = "topology.kubernetes.io/rack"
 
 _GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
 _MODES = {mode.value: mode for mode in (NodeMode.NVIDIA, NodeMode.GPULOOM)}
-# Dozens a node, for other programs: nobody selects by them, and some change at every start of their writer.
-_DESCRIPTIVE_LABELS = (
-    "feature.node.kubernetes.io/",
-    "beta.kubernetes.io/",
-    "failure-domain.beta.kubernetes.io/",
-    "nvidia.com/cuda.",
-    "nvidia.com/gfd.",
-    "nvidia.com/gpu.deploy.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +126,7 @@ def _selectable(labels: JsonObject) -> tuple[tuple[str, str], ...]:
         (name, value)
         for name, value in sorted(labels.items())
         if isinstance(value, str)
-        and not name.startswith(_DESCRIPTIVE_LABELS)
+        and not name.startswith(DESCRIPTIVE_LABELS)
         # The API server allows no others; a reader would refuse the whole node for one.
         and len(name) <= MAX_LABEL_NAME_LENGTH
         and len(value) <= MAX_LABEL_VALUE_LENGTH

@@ -73,7 +73,7 @@ class NodeConfigs:
         self._clock = clock
 
     def all(self) -> list[GpuNodeConfig]:
-        """Those that can be read; the oldest where two are about one node."""
+        """Those that can be read; where two are about one node, the first by name comes last and counts."""
         found = []
         for obj in self._informer.objects():
             try:
@@ -85,12 +85,15 @@ class NodeConfigs:
         return sorted(found, key=lambda config: config.meta.name, reverse=True)
 
     async def write_status(self, view: View) -> None:
-        for config in self.all():
+        configs = self.all()
+        counts = {config.spec.node_name: config.meta.name for config in configs}
+        for config in configs:
             obj = self._informer.get(config.meta.name)
-            patch = None if obj is None else self._patch(obj, config, view)
+            patch = None if obj is None else self._patch(obj, config, view, counts[config.spec.node_name])
             await self._writer.write(GPU_NODE_CONFIGS, config.meta.name, patch)
 
-    def _patch(self, obj: JsonObject, config: GpuNodeConfig, view: View) -> JsonObject | None:
+    def _patch(self, obj: JsonObject, config: GpuNodeConfig, view: View, counts: str) -> JsonObject | None:
+        """`counts` is the name of the config by which the node is divided."""
         cards = [card for card in view.cards if card.node_name == config.spec.node_name]
         foreign = next((n for n in view.nodes if n.state.node_name == config.spec.node_name), None)
         if foreign is not None and foreign.state.mode is not NodeMode.NVIDIA:
@@ -110,6 +113,9 @@ class NodeConfigs:
                 f"NVIDIA's device plugin gives out this node's GPUs, and divides them: {nvidia_text(foreign)}"
             )
             applied = Condition("Applied", False, "NvidiaDevicePlugin", text)
+        elif config.meta.name != counts:
+            text = f"GPUNodeConfig {counts} is about this node, too, and counts"
+            applied = Condition("Applied", False, "Conflict", text)
         else:
             applied = self._condition(config, view, cards_found=bool(cards), changing=bool(going))
         body["conditions"] = with_conditions(before, [applied], generation, self._clock.now())

@@ -38,7 +38,6 @@ class KubeEvictor:
             stays = reason_to_stay(obj)
             if stays:
                 raise NotAllowedError(stays)
-            self._recorder.normal({"apiVersion": "v1", "kind": "Pod", **obj}, "MovedToMakeRoom", why)
         timeout_s = self._write_timeout_s(_TIMEOUT_S)
         options = DeleteOptions(uid=pod.uid)
         try:
@@ -50,5 +49,7 @@ class KubeEvictor:
         except (NotFoundError, ConflictError):
             # It is gone, or another pod has its name.
             return ""
+        if obj is not None:
+            self._recorder.normal({"apiVersion": "v1", "kind": "Pod", **obj}, "MovedToMakeRoom", why)
         _log.info("a pod is asked to leave its slice", extra={"pod": str(pod), "reason": why})
         return ""

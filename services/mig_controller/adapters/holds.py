@@ -5,6 +5,7 @@ from gpuloom.clients.holds import HoldClient, HoldWish
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
+from gpuloom.model.ledger import Hold
 
 SERVICE = "mig_controller"
 
@@ -30,6 +31,9 @@ class ExtenderHolds:
 
     async def list_own(self) -> tuple[str, ...]:
         return tuple(hold.name for hold in await self._client.list() if hold.taken_by == SERVICE)
+
+    async def list_others(self) -> tuple[Hold, ...]:
+        return tuple(hold for hold in await self._client.list() if hold.taken_by != SERVICE)
 
 
 def _device(target: HoldTarget) -> AllocatedDevice | None:

@@ -3,29 +3,31 @@
 Made from what discovery tells. Whatever is not known closes a card: it is neither cut nor counted on.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gpuloom.catalog import load_catalog
 from gpuloom.model.allocation import AllocatedDevice
-from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, SharingMode
+from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, SharingMode
 from gpuloom.model.layout import Sharing
+from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, NodeMode, PodRef
-from gpuloom.model.snapshot import NodeFacts
-from gpuloom.placement.mig_geometry import Geometry, Layout
+from gpuloom.model.snapshot import NodeFacts, NodePlace
+from gpuloom.placement.mig_geometry import Geometry, Layout, layout_problem
 
 UNCUT = Geometry(1, ())
 """Of a GPU that can't be cut: it can still be shared."""
+NOWHERE = NodePlace()
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A MIG instance. `owner` is who has it, empty if nobody; `problem` why it can't be given out.
 
-    `pod` is the owner if that is a pod. `idle_since_s`: since when nobody has it, by the controller's own
-    clock; None if somebody has.
+    `pod` is the owner if that is a pod, `hold` that of somebody else who has taken it out of placement.
+    `idle_since_s`: since when nobody has it, by the controller's own clock; None if somebody has.
     """
 
     placement: MigPlacement
@@ -34,10 +36,17 @@ class Slice:
     problem: str = ""
     idle_since_s: float | None = None
     pod: PodRef | None = None
+    hold: Hold | None = None
 
     @property
     def free(self) -> bool:
-        return not self.owner and not self.problem
+        return not self.owner and not self.problem and self.hold is None
+
+    def is_free_for(self, pod: PodRef, gang: str) -> bool:
+        """`gang` is namespace/name, empty for a pod that is in none."""
+        hold = self.hold
+        held = hold is not None and not (hold.is_for_pod(pod.uid, str(pod)) or hold.is_for_gang(gang))
+        return not (self.owner or self.problem or held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,7 @@ class Card:
     given_mib: int = 0
     given: tuple[tuple[PodRef, AllocatedDevice], ...] = ()
     gpu: Gpu | None = None
+    place: NodePlace = NOWHERE
 
     @property
     def cuttable(self) -> bool:
@@ -97,58 +107,70 @@ class Knowledge:
     """What the controller knows beside discovery's facts.
 
     `idle_since_s` by slice; `held` are GPUs on which it has a change under way; `pinned` are nodes that a
-    GPUNodeConfig divides.
+    GPUNodeConfig divides; `holds` are those of others.
     """
 
     idle_since_s: Mapping[DeviceRef, float]
     held: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
+    holds: tuple[Hold, ...] = ()
 
 
 def cards_of(facts: Iterable[NodeFacts], known: Knowledge) -> tuple[Card, ...]:
     """All cards of nodes of mode gpuloom, by node and index."""
     found = []
+    by_node: dict[str, list[Hold]] = {}
+    for hold in known.holds:
+        by_node.setdefault(hold.node_name, []).append(hold)
     for node in facts:
-        if node.state.mode is not NodeMode.GPULOOM:
+        state = node.state
+        if state.mode is not NodeMode.GPULOOM:
             continue
-        owners, running = _owners(node)
-        found += [_with_running(_card(node, gpu, owners, known), running) for gpu in node.state.gpus]
+        tenancy = _tenancy(node)
+        about = (*by_node.get(state.node_name, ()), *by_node.get("", ()))
+        holds = tuple(hold for hold in about if hold.is_about(state.node_name, state.node_uid))
+        own = replace(known, holds=holds)
+        found += [_card(node, gpu, tenancy, own) for gpu in state.gpus]
     return tuple(sorted(found, key=lambda card: card.key))
 
 
-_Owners = Mapping[DeviceRef, tuple[str, PodRef | None]]
+@dataclass(frozen=True, slots=True)
+class _Tenancy:
+    """Who has what of a node, what pods were given of whole GPUs, and what containers really hold."""
+
+    owners: Mapping[DeviceRef, tuple[str, PodRef | None]]
+    given: Mapping[DeviceRef, Sequence[tuple[PodRef, AllocatedDevice]]]
+    running: frozenset[DeviceRef]
+
+
 _NOBODY: tuple[str, PodRef | None] = ("", None)
 
 
-def _owners(node: NodeFacts) -> tuple[_Owners, frozenset[DeviceRef]]:
-    """Who has what, and what containers really hold."""
+def _tenancy(node: NodeFacts) -> _Tenancy:
     owners: dict[DeviceRef, tuple[str, PodRef | None]] = {}
-    for given in node.allocations:
-        for device in given.devices:
-            owners.setdefault(device.device, (str(given.pod), given.pod))
+    given: dict[DeviceRef, list[tuple[PodRef, AllocatedDevice]]] = {}
+    for each in node.allocations:
+        for one in each.devices:
+            owners.setdefault(one.device, (str(each.pod), each.pod))
+            if one.device.mig is None:
+                given.setdefault(one.device, []).append((each.pod, one))
     running = set()
     for holder in node.state.holders:
         who = (str(holder.pod), holder.pod) if holder.pod.uid else ("a process of no pod", None)
         for held in holder.devices:
             owners.setdefault(held, who)
             running.add(held)
-    return owners, frozenset(running)
+    return _Tenancy(owners, given, frozenset(running))
 
 
-def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
+def _card(node: NodeFacts, gpu: Gpu, tenancy: _Tenancy, known: Knowledge) -> Card:
     geometry = geometry_of(gpu.model) or UNCUT
-    state = node.state
-    given = tuple(
-        (each.pod, one)
-        for each in node.allocations
-        for one in each.devices
-        if one.device == DeviceRef(gpu.uuid)
-    )
-    slices = tuple(
-        _slice(instance, DeviceRef(gpu.uuid, instance.placement), owners, known)
-        for instance in gpu.mig_instances
-    )
-    card = Card(
+    state, whole = node.state, DeviceRef(gpu.uuid)
+    given = tuple(tenancy.given.get(whole, ()))
+    placements = tuple(instance.placement for instance in gpu.mig_instances)
+    problem = _problem_of(gpu.model, placements)
+    slices = () if problem else tuple(_slice(one, gpu.uuid, tenancy, known) for one in gpu.mig_instances)
+    return Card(
         node_name=state.node_name,
         node_uid=state.node_uid,
         uuid=gpu.uuid,
@@ -158,35 +180,34 @@ def _card(node: NodeFacts, gpu: Gpu, owners: _Owners, known: Knowledge) -> Card:
         geometry=geometry,
         cut=gpu.mig_enabled,
         slices=slices,
-        owner=owners.get(DeviceRef(gpu.uuid), _NOBODY)[0],
-        closed=_closed(node, gpu, known),
+        owner=tenancy.owners.get(whole, _NOBODY)[0],
+        closed=f"its layout makes no sense to us: {problem}" if problem else _closed(node, gpu, known),
         pinned=state.node_name in known.pinned,
         sharing=gpu.sharing,
-        idle_since_s=known.idle_since_s.get(DeviceRef(gpu.uuid)),
+        idle_since_s=known.idle_since_s.get(whole),
         memory_mib=gpu.memory_mib,
         given_milli=sum(device.milli for _, device in given),
         given_mib=sum(device.memory_mib for _, device in given),
         given=given,
         gpu=gpu,
+        place=node.place,
     )
-    try:
-        _ = card.layout
-    except ValueError as error:
-        return replace(card, slices=(), closed=f"its layout makes no sense to us: {error}")
-    return card
 
 
-def _slice(instance: MigInstance, device: DeviceRef, owners: _Owners, known: Knowledge) -> Slice:
-    owner, pod = owners.get(device, _NOBODY)
+@lru_cache(maxsize=8192)
+def _problem_of(model: str, placements: tuple[MigPlacement, ...]) -> str:
+    """Few layouts are on many cards, and each is looked at each round."""
+    return layout_problem(geometry_of(model) or UNCUT, placements)
+
+
+def _slice(instance: MigInstance, gpu_uuid: str, tenancy: _Tenancy, known: Knowledge) -> Slice:
+    device = DeviceRef(gpu_uuid, instance.placement)
+    owner, pod = tenancy.owners.get(device, _NOBODY)
     idle_since_s = None if owner else known.idle_since_s.get(device)
-    return Slice(instance.placement, owner, False, instance.fault or instance.changing, idle_since_s, pod)
-
-
-def _with_running(card: Card, running: frozenset[DeviceRef]) -> Card:
-    slices = tuple(
-        replace(one, running=DeviceRef(card.uuid, one.placement) in running) for one in card.slices
-    )
-    return replace(card, slices=slices)
+    problem = instance.fault or instance.changing
+    hold = next((one for one in known.holds if one.device is not None and one.device.device == device), None)
+    running = device in tenancy.running
+    return Slice(instance.placement, owner, running, problem, idle_since_s, pod, hold)
 
 
 def _closed(node: NodeFacts, gpu: Gpu, known: Knowledge) -> str:
@@ -199,10 +220,22 @@ def _closed(node: NodeFacts, gpu: Gpu, known: Knowledge) -> str:
         return "nothing on the node can deliver a slice"
     if gpu.health is not GpuHealth.HEALTHY:
         return gpu.health_reason or f"its health is {gpu.health}"
-    for closed in node.closed_gpus:
-        if closed.gpu_uuid == gpu.uuid:
-            return closed.reason
-    return gpu.changing or ("a change of it is under way" if gpu.uuid in known.held else "")
+    reasons = [closed.reason for closed in node.closed_gpus if closed.gpu_uuid == gpu.uuid]
+    reasons += [f"it is held: {h.reason or h.problem}" for h in known.holds if _takes_card(h, gpu)]
+    reasons += [gpu.changing, "a change of it is under way" if gpu.uuid in known.held else ""]
+    return next(filter(None, reasons), "")
+
+
+def _takes_card(hold: Hold, gpu: Gpu) -> bool:
+    """Whether it is about all of the card, or about room on it where a slice may be made."""
+    if hold.device is None:
+        return True
+    held = hold.device.device
+    if held.gpu_uuid != gpu.uuid:
+        return False
+    if held.mig is None:
+        return hold.device.milli >= MILLI_PER_GPU
+    return all(one.placement != held.mig for one in gpu.mig_instances)
 
 
 @lru_cache(maxsize=256)

@@ -43,6 +43,8 @@ def _request(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutReque
             return "MIG mode is switched off once nobody uses its slices"
         destroy = tuple(one.placement for one in card.slices)
         return LayoutRequest(change_id, card.uuid, False, destroy)
+    if spec.mig_enabled is False and spec.mig_profiles:
+        return "migEnabled is false, so migProfiles do not count"
     if spec.mig_profiles or (spec.mig_enabled and not card.cut):
         return _cut(spec, card, change_id)
     return _share(spec, card, change_id)
@@ -67,7 +69,17 @@ def _cut(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest |
     there = {one.placement for one in card.slices}
     destroy = tuple(sorted(there - set(packed.placements) - set(used)))
     create = tuple(sorted(set(packed.placements) - there))
-    return LayoutRequest(change_id, card.uuid, None if card.cut else True, destroy, create)
+    request = LayoutRequest(change_id, card.uuid, None if card.cut else True, destroy, create)
+    return request if destroy or create or not card.cut else _still_used(card, wanted)
+
+
+def _still_used(card: Card, wanted: Counter[str]) -> str:
+    spare = Counter(one.placement.profile for one in card.slices) - wanted
+    used = [one for one in card.slices if one.owner and spare[one.placement.profile]]
+    told = (
+        f"{o.placement.profile} at {o.placement.start} goes once nobody uses it: {o.owner} does" for o in used
+    )
+    return next(told, "slices in use stay until nobody uses them")
 
 
 def _share(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest | str | None:

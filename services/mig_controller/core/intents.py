@@ -23,7 +23,6 @@ from services.mig_controller.core.plan import Cut
 from services.mig_controller.core.shares import Reshare
 
 VERSION = 1
-MAX_INTENTS = 256
 
 
 @dataclass(frozen=True, slots=True)

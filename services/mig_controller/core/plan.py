@@ -8,13 +8,14 @@ has is never in a plan, nor is a card that is closed or that a person has divide
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from gpuloom.model.gpu import SharingMode
+from gpuloom.model.gpu import DeviceRef, SharingMode
 from gpuloom.model.mig import MigPlacement
 from gpuloom.placement.mig_geometry import Geometry, Layout, most_instances, pack, slices_of
 from services.mig_controller.core.cards import Card, Slice
 from services.mig_controller.core.strategy import DEMAND, Strategy, filled
-from services.mig_controller.core.wishes import Wish
+from services.mig_controller.core.wishes import ShareWish, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +56,98 @@ class Plan:
 
 def plan(cards: Sequence[Card], wishes: Sequence[Wish], options: Options, now_s: float) -> Plan:
     """`wishes` are in the order in which they are served."""
-    left = _beside_free(cards, wishes)
+    left, promised = _beside_free(cards, wishes, now_s - options.idle_ttl_s)
     waiting = [wish for wish in left if now_s - wish.since_s >= options.delay_s]
-    search = _Search(cards, options, now_s)
+    search = _Search(cards, options, now_s, promised)
     for kind in (search.room, search.whole, search.recut):
         waiting = kind(waiting)
-    cuts = tuple(search.cuts[: options.most_changes])
-    return Plan(cuts, {wish.pod.uid: _why_not(wish, cards) for wish in waiting})
+    # With as many changes as may be begun nobody knows yet what is left for those who come after.
+    unmet = {} if search.full else why_not(waiting, lambda wish: _why_not(wish, cards))
+    return Plan(tuple(search.cuts), unmet)
 
 
-def _beside_free(cards: Sequence[Card], wishes: Sequence[Wish]) -> list[Wish]:
-    """Those for whom there is no slice that nobody has; each slice counts for one."""
-    free = [(card, one.placement) for card in cards if not card.closed for one in card.slices if one.free]
-    left = []
+W = TypeVar("W", Wish, ShareWish)
+
+
+def why_not(unserved: Iterable[W], reason_of: Callable[[W], str]) -> dict[str, str]:
+    """By pod UID. Many pods ask for the same, and each reason is looked for once."""
+    reasons: dict[object, str] = {}
+    found = {}
+    for wish in unserved:
+        if wish.kind not in reasons:
+            reasons[wish.kind] = reason_of(wish)
+        found[wish.pod.uid] = reasons[wish.kind]
+    return found
+
+
+def _beside_free(
+    cards: Sequence[Card], wishes: Sequence[Wish], recent_s: float
+) -> tuple[list[Wish], frozenset[DeviceRef]]:
+    """Those for whom there is no slice that nobody has, and the slices that others will be given.
+
+    Each slice counts for one. One is kept for a pod that came since `recent_s`: who has waited for longer
+    beside it can't use it, for a reason that is not seen here.
+    """
+    stock = _Stock(cards)
+    left, promised = [], set()
     for wish in wishes:
-        place = next(
-            (
-                entry
-                for entry in free
-                if entry[1].profile == wish.profile and wish.takes(entry[0].model, entry[0].architecture)
-            ),
-            None,
-        )
-        if place is None:
+        device = stock.take(wish)
+        if device is None:
             left.append(wish)
-        else:
-            free.remove(place)
-    return left
+        elif wish.since_s > recent_s:
+            promised.add(device)
+    return left, frozenset(promised)
+
+
+class _Stock:
+    """Slices that nobody has, each to be taken once. All pods of a kind look at each of them once."""
+
+    def __init__(self, cards: Sequence[Card]) -> None:
+        self._free: dict[str, list[tuple[Card, Slice]]] = {}
+        self._held: dict[str, list[tuple[Card, Slice]]] = {}
+        for card in cards:
+            for one in card.slices if not card.closed else ():
+                if one.free or one.hold is not None:
+                    kept = self._free if one.free else self._held
+                    kept.setdefault(one.placement.profile, []).append((card, one))
+        self._next: dict[object, int] = {}
+        self._taken: set[DeviceRef] = set()
+
+    def take(self, wish: Wish) -> DeviceRef | None:
+        for card, one in self._held.get(wish.profile, ()):
+            device = DeviceRef(card.uuid, one.placement)
+            if device not in self._taken and one.is_free_for(wish.pod, wish.gang) and wish.takes(card):
+                self._taken.add(device)
+                return device
+        free, at = self._free.get(wish.profile, []), self._next.get(wish.kind, 0)
+        while at < len(free):
+            card, one = free[at]
+            at += 1
+            device = DeviceRef(card.uuid, one.placement)
+            if device not in self._taken and wish.takes(card):
+                self._taken.add(device)
+                self._next[wish.kind] = at
+                return device
+        self._next[wish.kind] = at
+        return None
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Cards with which the same can be done, by node and index."""
+
+    layout: Layout
+    cards: list[Card]
 
 
 class _Search:
     """Goes over the cards kind by kind; a card is changed at most once."""
 
-    def __init__(self, cards: Sequence[Card], options: Options, now_s: float) -> None:
+    def __init__(
+        self, cards: Sequence[Card], options: Options, now_s: float, promised: frozenset[DeviceRef]
+    ) -> None:
         self._options = options
+        self._promised = promised
         self._now_s = now_s
         self._cards = [card for card in cards if not card.closed and not card.pinned]
         self._used: set[str] = set()
@@ -100,6 +159,11 @@ class _Search:
         )
         self.cuts: list[Cut] = []
 
+    @property
+    def full(self) -> bool:
+        """As many changes as may be begun at a time."""
+        return len(self.cuts) >= self._options.most_changes
+
     def room(self, waiting: list[Wish]) -> list[Wish]:
         """Room on cards that are cut already."""
         return self._serve(waiting, [card for card in self._cards if card.cut], lambda card: card.layout)
@@ -107,42 +171,70 @@ class _Search:
     def whole(self, waiting: list[Wish]) -> list[Wish]:
         """Cards that nobody uses, and that are not kept whole."""
         idle = [c for c in self._cards if not c.cut and c.idle and c.sharing is SharingMode.NONE]
-        # Cards of nodes with more idle ones go first, so that a node full of whole cards stays one.
+        # Node after node, so that nodes full of whole cards stay so for long.
         idle.sort(key=lambda card: card.key)
         usable = idle[: max(0, len(idle) - self._options.keep_whole)]
         return self._serve(waiting, usable, lambda card: Layout(card.geometry))
 
     def recut(self, waiting: list[Wish]) -> list[Wish]:
         """Cards with slices that nobody has had for long; only slices in the way go."""
-        cards = [card for card in self._cards if card.cut and any(map(self._expendable, card.slices))]
+        cards = [card for card in self._cards if card.cut and self._expendable(card)]
         return self._serve(waiting, cards, self._kept)
 
     def _kept(self, card: Card) -> Layout:
-        kept = tuple(one.placement for one in card.slices if not self._expendable(one))
-        return Layout(card.geometry, kept)
+        gone = self._expendable(card)
+        return Layout(card.geometry, tuple(p for one in card.slices if (p := one.placement) not in gone))
 
-    def _expendable(self, one: Slice) -> bool:
-        since_s = one.idle_since_s
-        return one.free and since_s is not None and self._now_s - since_s >= self._options.idle_ttl_s
+    def _expendable(self, card: Card) -> frozenset[MigPlacement]:
+        """Slices that nobody has had for long, and that nobody is about to be given."""
+        idle_since_s = self._now_s - self._options.idle_ttl_s
+        return frozenset(
+            one.placement
+            for one in card.slices
+            if one.free and one.idle_since_s is not None and one.idle_since_s <= idle_since_s
+            if DeviceRef(card.uuid, one.placement) not in self._promised
+        )
 
     def _serve(
         self, waiting: list[Wish], cards: list[Card], layout_of: Callable[[Card], Layout]
     ) -> list[Wish]:
         """Again and again the card that serves the most, until none serves anybody."""
-        while waiting:
+        alike = self._alike(waiting, cards, layout_of) if waiting and not self.full else []
+        while waiting and not self.full:
             options = [
-                found
-                for card in cards
-                if card.uuid not in self._used
-                and (found := _best(card, layout_of(card), waiting)) is not None
+                (found, kind)
+                for kind in alike
+                if kind.cards and (found := _best(kind.cards[0], kind.layout, waiting)) is not None
             ]
             if not options:
                 break
-            best = min(options, key=_preference)
+            best, kind = min(options, key=lambda option: _preference(option[0]))
+            kind.cards.pop(0)
             self._take(best)
             served = {wish.pod.uid for wish in best.pods}
             waiting = [wish for wish in waiting if wish.pod.uid not in served]
         return waiting
+
+    def _alike(
+        self, waiting: list[Wish], cards: list[Card], layout_of: Callable[[Card], Layout]
+    ) -> list[_Alike]:
+        """Thousands of cards are of few kinds: one of each kind is weighed, not each card."""
+        of_wish = {wish.kind: wish for wish in waiting}
+        takers: dict[tuple[str, str, str], tuple[bool, ...]] = {}
+        found: dict[object, _Alike] = {}
+        for card in cards:
+            if card.uuid in self._used:
+                continue
+            layout = layout_of(card)
+            where = card.node_name, card.model, card.architecture
+            if where not in takers:
+                takers[where] = tuple(wish.takes(card) for wish in of_wish.values())
+            places = frozenset(one.placement for one in card.slices)
+            key = id(card.geometry), frozenset(layout.placements), places, takers[where]
+            found.setdefault(key, _Alike(layout, [])).cards.append(card)
+        for kind in found.values():
+            kind.cards.sort(key=lambda card: card.key)
+        return list(found.values())
 
     def _take(self, cut: Cut) -> None:
         self._used.add(cut.card.uuid)
@@ -160,7 +252,7 @@ def _best(card: Card, layout: Layout, waiting: Iterable[Wish]) -> Cut | None:
     """What this card can do for those who wait; None if nothing."""
     takers: dict[str, list[Wish]] = {}
     for wish in waiting:
-        if wish.takes(card.model, card.architecture):
+        if wish.takes(card):
             takers.setdefault(wish.profile, []).append(wish)
     places = pack(layout, {profile: len(wishes) for profile, wishes in takers.items()}).placements
     if not places:
@@ -195,11 +287,9 @@ def _room(geometry: Geometry, taken: int) -> int:
 
 
 def _why_not(wish: Wish, cards: Sequence[Card]) -> str:
-    able = [
-        card
-        for card in cards
-        if wish.takes(card.model, card.architecture) and card.geometry.profile(wish.profile) is not None
-    ]
+    able = [card for card in cards if wish.takes(card) and card.geometry.profile(wish.profile) is not None]
+    if not able and any(card.geometry.profile(wish.profile) is not None for card in cards):
+        return f"no GPU of a model and on a node that it asks for can be cut into {wish.profile}"
     if not able:
         return f"no GPU of a gpuloom node can be cut into {wish.profile}"
     closed = Counter(card.closed for card in able if card.closed)

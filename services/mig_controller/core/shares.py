@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gpuloom.model.gpu import MILLI_PER_GPU, SharingMode
 from gpuloom.model.layout import Sharing
 from services.mig_controller.core.cards import Card
-from services.mig_controller.core.plan import Options
+from services.mig_controller.core.plan import Options, why_not
 from services.mig_controller.core.wishes import ShareWish
 
 
@@ -50,7 +50,7 @@ def plan_shares(
         if not room.pods and _abandoned(room.card, options, now_s)
     ]
     return SharePlan(
-        tuple(changes[: options.most_changes]), {wish.pod.uid: _why_not(wish, cards) for wish in unserved}
+        tuple(changes[: options.most_changes]), why_not(unserved, lambda wish: _why_not(wish, cards))
     )
 
 
@@ -76,7 +76,7 @@ class _Room:
             mib = card.memory_mib * wish.milli // MILLI_PER_GPU
         if card.gpu is not None and wish.milli < card.gpu.least_milli:
             return False
-        if wish.milli > self._milli or mib > self._mib or not wish.takes(card.model, card.architecture):
+        if wish.milli > self._milli or mib > self._mib or not wish.takes(card):
             return False
         self._milli, self._mib = self._milli - wish.milli, self._mib - mib
         self.pods.append(wish)
@@ -84,9 +84,9 @@ class _Room:
 
 
 def _why_not(wish: ShareWish, cards: Sequence[Card]) -> str:
-    able = [card for card in cards if wish.takes(card.model, card.architecture)]
+    able = [card for card in cards if wish.takes(card)]
     if not able:
-        return "no GPU of a gpuloom node is of a model that it asks for"
+        return "no GPU of a gpuloom node is of a model and on a node that it asks for"
     closed = Counter(card.closed for card in able if card.closed)
     if len(able) == sum(closed.values()):
         return f"no GPU can get an MPS daemon now: {closed.most_common(1)[0][0]}"

@@ -74,10 +74,6 @@ def steers(
     return tuple(found)
 
 
-def _worse(node: NodeFacts, profile: str, count: int) -> tuple[bool, int, str]:
-    return _made(node, profile) < count, len(node.state.gpus), node.state.node_name
-
-
 def is_idle(node: NodeFacts, busy: frozenset[str]) -> bool:
     """Whether it is certain that nobody uses anything of it."""
     state = node.state

@@ -1,6 +1,6 @@
 """Which pending pods wait for a slice that could be made, or for a card whose shares are limits. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuloom.codec.fields import JsonObject, object_field
@@ -8,6 +8,9 @@ from gpuloom.codec.pod import bound_node, is_terminal, pod_ref, pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.node import PodRef
 from gpuloom.model.request import Authority, GpuRequest, RequestKind
+from gpuloom.names import LABEL_GANG
+from services.mig_controller.core.cards import Card
+from services.mig_controller.core.destinations import ANYWHERE, Destination, destination_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,18 @@ class Wish:
     architectures: tuple[str, ...] = ()
     priority: int = 0
     since_s: float = 0.0
+    destination: Destination | None = ANYWHERE
+    """None: it is not known to which nodes it can go."""
+    gang: str = ""
+    """As namespace/name, empty if it is in none."""
 
-    def takes(self, model: str, architecture: str) -> bool:
-        return (not self.models or model in self.models) and (
-            not self.architectures or architecture in self.architectures
-        )
+    def takes(self, card: Card) -> bool:
+        return _takes(self, card)
+
+    @property
+    def kind(self) -> Hashable:
+        """The same for all that could have the same."""
+        return self.profile, self.models, self.architectures, self.destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +48,24 @@ class ShareWish:
     architectures: tuple[str, ...] = ()
     priority: int = 0
     since_s: float = 0.0
+    destination: Destination | None = ANYWHERE
+    """None: it is not known to which nodes it can go."""
 
-    def takes(self, model: str, architecture: str) -> bool:
-        return (not self.models or model in self.models) and (
-            not self.architectures or architecture in self.architectures
-        )
+    def takes(self, card: Card) -> bool:
+        return _takes(self, card)
+
+    @property
+    def kind(self) -> Hashable:
+        """As of a Wish."""
+        return self.models, self.architectures, self.destination
+
+
+def _takes(wish: Wish | ShareWish, card: Card) -> bool:
+    return (
+        (not wish.models or card.model in wish.models)
+        and (not wish.architectures or card.architecture in wish.architectures)
+        and (wish.destination is None or wish.destination.admits(card.node_name, card.place))
+    )
 
 
 def wish_of(pod: JsonObject, since_s: float) -> Wish | None:
@@ -57,7 +80,17 @@ def wish_of(pod: JsonObject, since_s: float) -> Wish | None:
         architectures=gpu.architectures,
         priority=priority_of(pod),
         since_s=since_s,
+        destination=destination_of(pod),
+        gang=_gang_of(pod),
     )
+
+
+def _gang_of(pod: JsonObject) -> str:
+    try:
+        name = object_field(object_field(pod, "metadata", "pod"), "labels", "pod").get(LABEL_GANG)
+    except InvalidRequestError:
+        return ""
+    return f"{pod_ref(pod).namespace}/{name}" if isinstance(name, str) and name else ""
 
 
 def share_wish_of(pod: JsonObject, since_s: float) -> ShareWish | None:
@@ -73,6 +106,7 @@ def share_wish_of(pod: JsonObject, since_s: float) -> ShareWish | None:
         architectures=gpu.architectures,
         priority=priority_of(pod),
         since_s=since_s,
+        destination=destination_of(pod),
     )
 
 

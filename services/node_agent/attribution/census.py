@@ -72,6 +72,19 @@ class Census:
             owners = {}
         return tuple(owned.process for owned in own(listed, owners, self._pods))
 
+    async def without_servers(self, processes: Iterable[Process]) -> tuple[Process, ...]:
+        """Without servers of MPS: one stays on its GPU when its last client has gone, and serves nobody then.
+
+        All of them, if the host's processes can't be seen.
+        """
+        listed = tuple(processes)
+        try:
+            owners = await self._table.owners({process.pid for process in listed})
+        except GpuloomError:
+            return listed
+        servers = {o.process.pid for o in own(listed, owners, self._pods) if o.infrastructure}
+        return tuple(process for process in listed if process.pid not in servers)
+
 
 def _is_same(now: ProcessOwner | None, before: ProcessOwner) -> bool:
     return now is not None and (now.pod_uid, now.container_id) == (before.pod_uid, before.container_id)

@@ -6,6 +6,7 @@ the driver shows: `core/steps` draws each step from that. Whether a change may b
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -101,17 +102,18 @@ class Executor:
 
     async def approach(self, gpu_uuid: str, goal: Goal) -> str:
         """Step by step to the goal. The answer says why it was not reached; empty if it was."""
-        tried: Step | None = None
-        tries, failure = 0, ""
+        tries: Counter[Step] = Counter()
+        failure = ""
         while True:
             step = next_step(await self.read(gpu_uuid), goal)
             if step is None:
                 return ""
-            if step == tried and tries >= self._patience.tries:
+            # Not only of steps in a row: what somebody else undoes again and again is not done for ever.
+            if tries[step] >= self._patience.tries:
                 return f"{step}: {failure}"
-            if step == tried:
+            if tries[step]:
                 await self._clock.sleep(self._patience.pause_s)
-            tries, tried = (tries + 1, step) if step == tried else (1, step)
+            tries[step] += 1
             await self._reach("layout-before-step")
             failure = await self._try(gpu_uuid, step) or "the driver said it was done, and does not show it"
             await self._reach("layout-after-step")

@@ -124,6 +124,9 @@ class Layouts:
         if uuid not in {gpu.uuid for gpu in self._node.state.gpus}:
             raise NotFoundError("no GPU of this node has that UUID")
         async with self._turn(uuid):
+            if self._book.journal.find(request.id) is not None:
+                # Asked for twice at once, as by a leader and the next one.
+                return
             under_way = self._book.journal.open.get(uuid)
             if under_way is not None:
                 raise ConflictError(f"change {under_way.request.id} of this GPU is under way")
@@ -271,8 +274,13 @@ class Layouts:
         return _with_users(layout, usage)
 
     async def _remember_boot(self) -> None:
-        if not self._marks:
+        if self._marks:
+            return
+        try:
             await self._book.write(lambda journal: replace(journal, boot_id=self._parts.boot_id()))
+        except UnavailableError as error:
+            # Whoever comes next restores once more, which changes nothing.
+            _log.warning("the boot is not noted", extra={"reason": str(error)})
 
     async def _load(self) -> Journal:
         try:

@@ -14,6 +14,7 @@ from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
 from gpuloom.names import ANNOTATION_ALLOCATION
 from services.node_agent.adapters.pod_index import PodIndex
+from services.node_agent.attribution.census import Census
 from services.node_agent.layout.core.admission import Usage
 from services.node_agent.node import Node
 from services.node_agent.ports import GpuDriver, Runtime
@@ -22,11 +23,14 @@ from services.node_agent.ports import GpuDriver, Runtime
 class NodeUsers:
     """Before the node was sampled nothing is delivered, so that only processes can use a GPU."""
 
-    def __init__(self, node: Node, driver: GpuDriver, runtime: Runtime, pods: PodIndex) -> None:
+    def __init__(
+        self, node: Node, driver: GpuDriver, runtime: Runtime, pods: PodIndex, census: Census
+    ) -> None:
         self._node = node
         self._driver = driver
         self._runtime = runtime
         self._pods = pods
+        self._census = census
 
     async def of(self, gpu_uuid: str) -> Usage:
         try:
@@ -40,7 +44,8 @@ class NodeUsers:
         return Usage(found, unknown)
 
     async def _all(self, gpu_uuid: str) -> tuple[list[tuple[DeviceRef, str]], str]:
-        processes, unanswered = await self._driver.list_processes()
+        listed, unanswered = await self._driver.list_processes()
+        processes = await self._census.without_servers(listed)
         users = [(process.device, f"process {process.pid}") for process in processes]
         state, unknown = self._node.state, unanswered.get(gpu_uuid, "")
         if not self._node.looked_at:

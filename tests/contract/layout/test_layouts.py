@@ -17,6 +17,7 @@ from gpuloom.model.gpu import SharingMode
 from gpuloom.model.layout import ChangeState, LayoutRequest, Sharing
 from gpuloom.model.mig import MigPlacement
 from gpuloom.placement.mig_geometry import Geometry, Layout, legal_layouts
+from services.node_agent.layout.adapters.journal_file import JournalFile
 from tests.contract.layout.rigs import (
     MODEL,
     Agent,
@@ -111,6 +112,18 @@ async def test_the_same_id_is_not_done_twice(make: Make) -> None:
         assert await agent.places() == {LARGE}
 
 
+async def test_two_leaders_that_ask_for_the_same_change_at_once_both_hear_of_it(make: Make) -> None:
+    async with opened(make()) as rig:
+        agent = await Agent.start(rig)
+        working = asyncio.create_task(agent.layouts.run())
+        request = LayoutRequest("c1", rig.gpu, True, (), (LARGE,))
+
+        changes = await asyncio.gather(*(agent.layouts.change(request) for _ in range(2)))
+        working.cancel()
+
+        assert [change.state for change in changes] == [ChangeState.DONE, ChangeState.DONE]
+
+
 @pytest.mark.parametrize(
     ("request_", "users", "said"),
     [
@@ -146,6 +159,22 @@ async def test_a_boot_brings_the_layout_back_before_anything_is_shown(make: Make
         assert await agent.places() == {SMALL, MIDDLE, LARGE}
 
 
+async def test_an_agent_whose_disk_is_full_serves_what_it_can_restore(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(self: JournalFile, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, LARGE)
+        rig.boot()
+        monkeypatch.setattr(JournalFile, "save", full)
+
+        agent = await Agent.start(rig)
+
+        assert await agent.places() == {LARGE}
+
+
 async def test_how_a_gpu_is_shared_is_changed_and_comes_back(make: Make) -> None:
     shared = Sharing(SharingMode.MPS, thread_percentage=25, memory_mib=4096, least_milli=250)
     async with opened(make()) as rig:
@@ -156,6 +185,18 @@ async def test_how_a_gpu_is_shared_is_changed_and_comes_back(make: Make) -> None
 
         assert change.state is ChangeState.DONE
         assert (await again.layout()).sharing == shared
+
+
+async def test_a_daemon_that_ended_with_its_agent_comes_back_before_the_gpu_is_offered(make: Make) -> None:
+    shared = Sharing(SharingMode.MPS, least_milli=250)
+    async with opened(make()) as rig:
+        await (await Agent.start(rig)).change(LayoutRequest("c", rig.gpu, sharing=shared))
+        await rig.sharing().stop(rig.gpu)
+
+        again = await Agent.start(rig)
+
+        assert (await again.layout()).sharing == shared
+        assert [gpu.sharing for gpu in again.node.state.gpus] == [SharingMode.MPS]
 
 
 class Fate(StrEnum):

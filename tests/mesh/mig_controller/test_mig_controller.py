@@ -194,10 +194,15 @@ async def test_a_plan_is_carried_out_as_it_was_shown_and_heeds_a_budget(tmp_path
         assert (move.owner, move.placement) == ("default/infer", MigPlacement(6, "1g.5gb"))
         assert len(begun) == 8
         assert len(held) >= 1
+        await until(lambda: told(mesh, "MovedToMakeRoom") == 1)
         assert sum(len(card.slices) for card in cards.cards) == 8
         await until(
             lambda: intents(mesh).endswith('"intents":[]}') and not listed(mesh, "gpuholds.gpuloom.dev")
         )
+
+
+def told(mesh: Mesh, reason: str) -> int:
+    return sum(event["reason"] == reason for event in listed(mesh, "events"))
 
 
 async def begun_at_last(channel: RpcChannel, demand: dict[str, int]) -> tuple[BegunChange, ...]:

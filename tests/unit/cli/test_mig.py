@@ -53,7 +53,9 @@ def test_a_plan_reads_as_what_is_done_and_what_is_missing() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["3g.20gb", "3g.20gb=0", "=2", "3g.20gb=many"])
+@pytest.mark.parametrize(
+    "text", ["3g.20gb", "3g.20gb=0", "=2", "3g.20gb=many", "3g.20gb=²", "3g.20gb=" + 5000 * "9"]
+)
 def test_a_demand_is_a_profile_and_a_number(text: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"as in 3g\.40gb=4"):
         demand_of([text])

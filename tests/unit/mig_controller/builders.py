@@ -49,8 +49,11 @@ def a_card(name: str = "n1", *slices: Slice, index: int = 0, cut: bool = True, *
     )
 
 
-def a_wish(name: str, profile: str = "1g.5gb", since_s: float = 0.0, priority: int = 0) -> Wish:
-    return Wish(PodRef("team", name, f"uid-{name}"), profile, priority=priority, since_s=since_s)
+def a_wish(
+    name: str, profile: str = "1g.5gb", since_s: float = 0.0, priority: int = 0, gang: str = ""
+) -> Wish:
+    pod = PodRef("team", name, f"uid-{name}")
+    return Wish(pod, profile, priority=priority, since_s=since_s, gang=gang)
 
 
 def a_share(name: str, milli: int = 250, since_s: float = 0.0, memory_mib: int | None = None) -> ShareWish:

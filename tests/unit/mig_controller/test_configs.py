@@ -97,3 +97,25 @@ def test_on_nodes_of_mode_nvidia_what_nvidias_own_parts_do_is_reported() -> None
     assert nvidia_text(node) == "MIG layout all-1g.5gb (success); 4 replicas of each GPU by time-slicing"
     assert "n9: MIG layout all-1g.5gb (success); 4 replicas" in condition.message
     assert (gpu.stage, gpu.instances[0].stage) == ("MIGEnabled", "Available")
+
+
+def test_a_config_that_contradicts_itself_does_not_cut_a_gpu_to_and_fro() -> None:
+    both = replace(SPEC, mig_enabled=False, mig_profiles=("3g.20gb",))
+
+    (off,) = planned(both, a_card()).requests
+    after = planned(both, a_card(cut=False))
+
+    assert off.mig_enabled is False
+    assert (after.requests, after.reasons) == (
+        (),
+        {"GPU-n1-0": "migEnabled is false, so migProfiles do not count"},
+    )
+
+
+def test_a_slice_in_use_that_is_not_wanted_is_waited_for_and_nothing_is_asked_meanwhile() -> None:
+    card = a_card("n1", a_slice("2g.10gb@0", "team/x"), a_slice("3g.20gb@4"))
+
+    found = planned(replace(SPEC, mig_profiles=("3g.20gb",)), card)
+
+    assert found.requests == ()
+    assert found.reasons == {"GPU-n1-0": "2g.10gb at 0 goes once nobody uses it: team/x does"}

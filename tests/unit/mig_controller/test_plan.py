@@ -1,17 +1,37 @@
 """What is cut for waiting pods, and what never is."""
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuloom.placement.mig_geometry import Layout, layout_problem, legal_layouts
+from gpuloom.model.snapshot import NodePlace, Taint
+from gpuloom.placement.mig_geometry import (
+    Geometry,
+    Layout,
+    Packing,
+    layout_problem,
+    legal_layouts,
+    pack,
+    slices_of,
+)
+from services.mig_controller.core import plan as plans
 from services.mig_controller.core.cards import Card, Slice
 from services.mig_controller.core.defragmentation import plan_fit
 from services.mig_controller.core.plan import Options, plan
 from services.mig_controller.core.strategy import filled, parse_strategy
-from services.mig_controller.core.wishes import Wish
-from tests.unit.mig_controller.builders import a_card, a_slice, a_wish, place, the_geometry, the_pod
+from services.mig_controller.core.wishes import Wish, wishes_of
+from tests.unit.mig_controller.builders import a_card, a_pod, a_slice, a_wish, place, the_geometry, the_pod
+
+
+def affinity(*expressions: dict[str, Any]) -> dict[str, Any]:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": list(expressions)}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 NOW_S = 1000.0
@@ -56,6 +76,82 @@ def test_a_pod_that_has_just_come_waits_for_the_scheduler_first() -> None:
     found = plan([a_card(cut=False)], [a_wish("a", since_s=NOW_S - 1)], Options(delay_s=2), NOW_S)
 
     assert (found.cuts, found.unmet) == ((), {})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {"zone": "b"}},
+        {"affinity": affinity({"key": "zone", "operator": "In", "values": ["b", "c"]})},
+        {"nodeSelector": {"zone": "b", "feature.node.kubernetes.io/pci-10de.present": "true"}},
+    ],
+)
+def test_a_slice_is_made_and_counted_on_where_the_pod_can_go(spec: dict[str, Any]) -> None:
+    here, there = in_zone("a", "n1", a_slice("1g.5gb@6")), in_zone("b", "n2", cut=False)
+
+    (cut,) = plan([here, there], [asking(spec)], Options(), NOW_S).cuts
+
+    assert cut.card.node_name == "n2"
+
+
+@pytest.mark.parametrize(
+    "place", [NodePlace(unschedulable=True), NodePlace(taints=(Taint("team", "x", "NoSchedule"),))]
+)
+def test_nothing_is_made_on_a_node_that_does_not_take_the_pod(place: NodePlace) -> None:
+    card = a_card("n1", cut=False, place=place)
+    tolerating = {"tolerations": [{"operator": "Exists"}]}
+
+    found = plan([card], [asking({})], Options(), NOW_S)
+
+    assert found.cuts == ()
+    assert "on a node that it asks for" in found.unmet["uid-a"]
+    assert plan([card], [asking(tolerating)], Options(), NOW_S).cuts != ()
+
+
+def test_a_term_of_which_nothing_is_told_may_match() -> None:
+    unknown = affinity({"key": "nvidia.com/cuda.driver.major", "operator": "Gt", "values": ["500"]})
+
+    assert plan([a_card("n1", cut=False)], [asking({"affinity": unknown})], Options(), NOW_S).cuts != ()
+
+
+def asking(spec: dict[str, Any]) -> Wish:
+    pod = a_pod("a")
+    del pod["spec"]["nodeName"]
+    pod["spec"] |= spec
+    (wish,) = wishes_of([pod | {"status": {"phase": "Pending"}}], {"uid-a": 0.0}, NOW_S)
+    return wish
+
+
+def in_zone(zone: str, name: str, *slices: Slice, cut: bool = True) -> Card:
+    return a_card(name, *slices, cut=cut, place=NodePlace(labels=(("zone", zone),)))
+
+
+def test_a_slice_that_a_pod_is_about_to_get_is_not_cut_anew_for_another() -> None:
+    card = a_card("n1", a_slice("1g.5gb@0"), a_slice("3g.20gb@4", "team/x"))
+    wishes = [a_wish("a", "1g.5gb", since_s=NOW_S - 5), a_wish("b", "3g.20gb", since_s=NOW_S - 5)]
+
+    both = plan([card], wishes, Options(), NOW_S)
+    later = plan([card], [replace(wishes[0], since_s=0.0), wishes[1]], Options(), NOW_S)
+
+    assert both.cuts == ()
+    assert set(both.unmet) == {"uid-b"}
+    assert [cut.destroy for cut in later.cuts] == [(place("1g.5gb@0"),)]
+
+
+def test_a_plan_for_a_thousand_nodes_weighs_each_kind_of_card_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = []
+
+    def counted(layout: Layout, demand: dict[str, int]) -> Packing:
+        packed.append(layout)
+        return pack(layout, demand)
+
+    monkeypatch.setattr(plans, "pack", counted)
+    cards = [a_card(f"n{number}", index=index, cut=False) for number in range(1000) for index in range(8)]
+
+    found = plan(cards, [a_wish(f"p{number}") for number in range(500)], Options(most_changes=8), NOW_S)
+
+    assert (len(found.cuts), found.unmet) == (8, {})
+    assert len(packed) == 8
 
 
 def test_a_card_that_is_cut_is_filled_by_the_strategy() -> None:
@@ -150,6 +246,69 @@ def test_a_fit_that_is_planned_really_fits_and_moves_nobody_in_vain(
             without = [where for where in step.destroy if where != move.placement]
             still = [one.placement for one in step.card.slices if one.placement not in without]
             assert layout_problem(step.card.geometry, still + list(step.create)) != ""
+
+
+@given(clusters(), st.dictionaries(st.sampled_from(("1g.5gb", "3g.20gb")), st.integers(1, 5), min_size=1))
+def test_no_other_fit_serves_more_or_the_same_with_fewer_moves(
+    cluster: tuple[list[Card], list[Wish]], demand: dict[str, int]
+) -> None:
+    cards = cluster[0][:2]
+
+    found = plan_fit(cards, demand, fixed=frozenset({"team/fixed"}))
+
+    served = Counter(demand) - Counter(found.missing)
+    assert (-memory_of(served), len(found.moves)) == min(outcomes(cards, Counter(demand)))
+
+
+def outcomes(cards: list[Card], left: Counter[str]) -> Iterator[tuple[int, int]]:
+    """(memory slices served, negative; moves) of everything that could be done."""
+    if not cards:
+        yield 0, 0
+        return
+    yield from outcomes(cards[1:], left)
+    card, profiles = cards[0], ("1g.5gb", "3g.20gb")
+    if card.closed or card.owner:
+        return
+    geometry = Geometry(8, tuple(p for p in card.geometry.profiles if p.name in profiles))
+    for layout in legal_layouts(geometry):
+        bits = sum(slices_of(geometry, where) for where in layout)
+        hit = [one for one in card.slices if slices_of(card.geometry, one.placement) & bits]
+        given = Counter(where.profile for where in layout)
+        if given <= left and all(one.free or one.owner == "team/x" for one in hit):
+            moves = sum(not one.free for one in hit)
+            for memory, more in outcomes(cards[1:], left - given):
+                yield memory - memory_of(given), more + moves
+
+
+def memory_of(count: Counter[str]) -> int:
+    return count["1g.5gb"] + 4 * count["3g.20gb"]
+
+
+def test_a_card_gives_as_much_as_it_can_if_that_is_what_it_takes() -> None:
+    small = (a_slice(f"1g.5gb@{start}", f"team/p{start}") for start in (0, 4, 5, 6))
+
+    found = plan_fit([a_card("n1", *small)], {"3g.20gb": 2})
+
+    assert (len(found.moves), found.missing) == (4, {})
+
+
+def test_a_free_slice_that_is_counted_on_is_not_cut_anew() -> None:
+    card = a_card("n1", a_slice("1g.5gb@0"), a_slice("3g.20gb@4", "team/fixed"))
+
+    found = plan_fit([card], {"1g.5gb": 1, "3g.20gb": 1}, fixed=frozenset({"team/fixed"}))
+
+    assert (found.there, found.missing) == ({}, {"1g.5gb": 1})
+
+
+def test_a_large_cluster_is_planned_for_without_trying_everything() -> None:
+    cards = [
+        a_card(f"n{number}", *(a_slice(f"1g.5gb@{start}", f"team/p{number}-{start}") for start in range(7)))
+        for number in range(200)
+    ]
+
+    found = plan_fit(cards, {"1g.5gb": 300, "2g.10gb": 100, "3g.20gb": 100})
+
+    assert found.missing == {}
 
 
 def test_a_fit_moves_the_fewest() -> None:

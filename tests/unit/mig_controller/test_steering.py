@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from gpuloom.errors import ConflictError, UnavailableError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
+from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.snapshot import NodeFacts, NodePlace
@@ -26,10 +27,15 @@ class World:
     in_use: bool = False
     refuses: str = ""
     away: bool = False
+    extender_away: bool = False
+    unheard: bool = False
+    """Labels are written, and no answer comes."""
 
     async def take(
         self, name: str, target: HoldTarget, reason: str, ttl_s: int, *, allow_used: bool = False
     ) -> None:
+        if self.extender_away:
+            raise UnavailableError("no leader")
         if self.in_use:
             raise ConflictError("in use")
         self.held[name] = target
@@ -39,6 +45,9 @@ class World:
 
     async def release(self, name: str) -> None:
         self.held.pop(name, None)
+
+    async def list_others(self) -> tuple[Hold, ...]:
+        return ()
 
     async def list_own(self) -> tuple[str, ...]:
         return tuple(self.held)
@@ -52,6 +61,8 @@ class World:
         assert self.held, "asked about a node that anybody could get meanwhile"
         if not self.refuses:
             self.labels[node_name] = (config, self.labels.get(node_name, ("", "success"))[1])
+        if self.unheard:
+            raise UnavailableError("no answer")
         return self.refuses
 
 
@@ -97,6 +108,26 @@ async def after_a_while(
         await steering.step(pods, nodes)
         await clock.advance(31.0)
     await steering.step(pods, nodes)
+
+
+async def test_a_node_is_asked_about_as_soon_as_there_is_a_leader_to_hold_it() -> None:
+    world, clock = World(extender_away=True), FakeClock()
+    steering = a_steering(world, clock)
+    await after_a_while(steering, clock, [SMALL], [a_node("n1")])
+    world.extender_away = False
+
+    await steering.step([SMALL], [a_node("n1")])
+
+    assert world.labels.keys() == {"n1"}
+
+
+async def test_a_node_that_may_have_been_asked_about_stays_held() -> None:
+    world, clock = World(unheard=True), FakeClock()
+
+    await after_a_while(a_steering(world, clock), clock, [SMALL], [a_node("n1")])
+
+    assert world.labels.keys() == {"n1"}
+    assert world.held != {}
 
 
 async def test_an_idle_node_is_held_and_gets_the_layout_that_waiting_pods_ask_for() -> None:

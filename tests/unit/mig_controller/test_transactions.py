@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError, UnavailableError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.layout import ChangeState, LayoutChange, LayoutRequest
+from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
 from gpuloom.runtime.clock import FakeClock
@@ -86,6 +87,9 @@ class World:
 
     async def list_own(self) -> tuple[str, ...]:
         return tuple(self.holds)
+
+    async def list_others(self) -> tuple[Hold, ...]:
+        return ()
 
     async def evict(self, pod: PodRef, why: str) -> str:
         self._maybe_away("evict")
@@ -221,6 +225,22 @@ async def test_a_pod_that_opted_out_meanwhile_stays_and_its_slice_with_it() -> N
     assert "team/tenant stays: it says gpuloom.dev/no-disrupt" in own.note_of(GPU)
 
 
+async def test_a_pod_that_left_has_not_left_in_vain_because_its_node_still_sees_it() -> None:
+    world, clock = World(tenant=TENANT), FakeClock()
+    own = transactions(world, clock)
+    await own.take_over()
+    await own.begin(MOVING, "a pod waits")
+    await own.settle(world.cards(), lambda uid: True)
+    world.tenant, world.agent_refuses = "", True
+    await own.settle(world.cards(), lambda uid: True)
+    await clock.advance(10.0)
+    world.agent_refuses = False
+
+    await own.settle(world.cards(), lambda uid: True)
+
+    assert world.places == {NEW}
+
+
 async def test_a_budget_is_asked_again_until_the_change_is_given_up() -> None:
     world, clock = World(tenant=TENANT, budget=1000), FakeClock()
     own = transactions(world, clock)
@@ -236,6 +256,23 @@ async def test_a_budget_is_asked_again_until_the_change_is_given_up() -> None:
     assert "team/tenant stays for now: a PodDisruptionBudget does not allow it now" in shown
     assert world.budget <= 980
     assert (world.holds, world.places, world.tenant) == ({}, {OLD}, TENANT)
+
+
+async def test_what_was_not_begun_is_not_found_by_whoever_leads_next() -> None:
+    """It may be written although the API server was not heard to say so."""
+    world, clock = World(away=["save-after"]), FakeClock()
+    own = transactions(world, clock)
+    await own.take_over()
+    begun = await own.begin(INTENT, "a pod waits")
+    world.away = ["save-before"]
+    for _ in range(2):
+        await own.settle(world.cards(), lambda uid: True)
+
+    next_ = transactions(world, clock)
+    await next_.take_over()
+
+    assert not begun
+    assert (next_.intents, world.holds, world.places) == ((), {}, {OLD})
 
 
 async def test_a_card_whose_change_failed_is_left_alone_for_longer_each_time() -> None:

@@ -1,8 +1,9 @@
 """What makes a share a limit: the settings by which a container is a client of its GPU's MPS daemon. Pure.
 
 On a card that an MPS daemon serves, a share gets its memory as the client's limit and its milli as the part
-of the multiprocessors that it may use; a pod's own annotations may only tighten that. The driver enforces it,
-and nothing in the container can widen it. Never decides who gets which card.
+of the multiprocessors that it may use; a pod's own annotations may only tighten that. The driver enforces
+what a program's environment says when it begins; one that takes these out of its environment has
+only the daemon's bounds. Never decides who gets which card.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from gpuloom.names import ANNOTATION_ENFORCEMENT, ANNOTATION_MPS_MEMORY, ANNOTAT
 from gpuloom.placement.keeping import Enforcement, Hardness, hardness_of, wanted_enforcement
 from services.node_agent.delivery.core.edits import Edits, Mount
 
+_MAX_DIGITS = 9
 SHM = "/dev/shm"  # noqa: S108 - the shared memory of the daemon and its clients
 
 
@@ -63,6 +65,7 @@ def _own(annotations: Mapping[str, str], name: str, otherwise: int) -> int:
     text = annotations.get(name)
     if text is None:
         return otherwise
-    if not text.isdigit() or int(text) < 1:
+    # Whatever a pod writes must not end the agent: some digits are no numbers, some numbers too long.
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) > 0):
         raise NotAllowedError(f"{name} must be a whole number from 1 on, not {text[:32]}")
     return int(text)

@@ -55,6 +55,8 @@ class MpsDaemons:
         self._clock = clock
         self._options = options or MpsOptions()
         self._daemons: dict[str, asyncio.subprocess.Process] = {}
+        self._dead: set[str] = set()
+        """GPUs whose daemon died and could not be started again yet: it dies once."""
 
     async def read(self, gpu_uuid: str) -> Sharing:
         sharing = await asyncio.to_thread(self._kept, gpu_uuid)
@@ -84,14 +86,16 @@ class MpsDaemons:
             uuid = folder.name
             sharing = await asyncio.to_thread(self._kept, uuid)
             if sharing.mode is not SharingMode.MPS or await self._answers(uuid):
+                self._dead.discard(uuid)
                 continue
-            lost = clients_of(uuid)
-            deaths += 1
-            fields = {"gpu": uuid, "pods": ", ".join(lost)}
-            _log.warning("the MPS daemon of a GPU died, and with it the work of these pods", extra=fields)
+            if uuid not in self._dead:
+                self._dead.add(uuid)
+                deaths += 1
+                fields = {"gpu": uuid, "pods": ", ".join(clients_of(uuid))}
+                _log.warning("the MPS daemon of a GPU died, and with it the work of these pods", extra=fields)
             try:
                 await self._start_daemon(uuid, sharing)
-            except (StepError, UnavailableError) as error:
+            except (StepError, UnavailableError, OSError) as error:
                 fields = {"gpu": uuid, "reason": str(error)}
                 _log.warning("the MPS daemon of a GPU can't be started again", extra=fields)
         return deaths

@@ -83,9 +83,11 @@ def restoring(wanted: Before, layout: GpuLayout, boot_changed: bool) -> Goal | N
     if not (lost or wanted.enabled != layout.mig_enabled or wanted.sharing != layout.sharing):
         return None
     if not boot_changed and not (reset and wanted.placements):
-        return None
-    strange = frozenset(layout.placements) - layout.usable
-    return Goal(wanted.enabled or None, strange & wanted.placements, wanted.placements, wanted.sharing)
+        # A daemon ends with the container of its agent; nobody else ends one on purpose.
+        ended = wanted.sharing not in (layout.sharing, Sharing())
+        return Goal(sharing=wanted.sharing) if ended else None
+    # Half an instance is completed: what is to be there is never to be absent too.
+    return Goal(wanted.enabled or None, present=wanted.placements, sharing=wanted.sharing)
 
 
 def encode(journal: Journal) -> bytes:

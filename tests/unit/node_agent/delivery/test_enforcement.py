@@ -53,6 +53,12 @@ def test_who_wants_no_limits_or_has_the_whole_card_only_finds_the_daemon() -> No
     assert variables(SLICE, SharingMode.NONE, enforcement="mps") == {}
 
 
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "²", 5000 * "9"])
+def test_a_limit_that_is_no_number_is_refused_and_harms_nobody_else(text: str) -> None:
+    with pytest.raises(NotAllowedError, match="must be a whole number"):
+        variables(SHARE, SharingMode.MPS, mps_memory_mib=text)
+
+
 def test_a_pod_that_requires_limits_is_refused_where_there_are_none() -> None:
     with pytest.raises(NotAllowedError, match="no MPS daemon serves GPU GPU-a"):
         variables(SHARE, SharingMode.TIME_SLICING, enforcement="mps")

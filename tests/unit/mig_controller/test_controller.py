@@ -1,0 +1,89 @@
+"""The leader's loop, round after round."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from gpuloom.model.node import Delivery, NodeMode, PodRef
+from gpuloom.model.objects import ObjectMeta
+from gpuloom.model.sharing import GpuNodeConfig, GpuNodeConfigSpec
+from gpuloom.model.snapshot import NodeFacts
+from gpuloom.runtime.clock import FakeClock
+from services.mig_controller.controller import Controller, Makers, Sources
+from services.mig_controller.core.plan import Options
+from services.mig_controller.defragmenter import Defragmenter, DefragmentOptions
+from services.mig_controller.metrics import MigMetrics
+from services.mig_controller.steering import Steering, SteeringOptions
+from tests.unit.mig_controller import test_steering, test_transactions
+from tests.unit.mig_controller.builders import a_pod
+from tests.unit.mig_controller.test_defragmenter import SamePrice
+
+
+def a_controller(
+    clock: FakeClock,
+    told: list[str],
+    pods: Sequence[dict[str, Any]] = (),
+    facts: Iterable[NodeFacts] = (),
+    configs: Iterable[GpuNodeConfig] = (),
+) -> Controller:
+    world, nodes, metrics = test_transactions.World(), test_steering.World(), MigMetrics(CollectorRegistry())
+
+    def tell(about: PodRef, reason: str, text: str) -> None:
+        told.append(reason)
+
+    return Controller(
+        Sources(lambda: facts, lambda: pods, lambda: configs, lambda: ""),
+        Makers(
+            lambda: test_transactions.transactions(world, clock),
+            lambda: Steering(nodes, nodes, clock, metrics, SteeringOptions()),
+            Defragmenter(lambda: pods, SamePrice(), DefragmentOptions()),
+        ),
+        Options(delay_s=0.0, most_changes=8),
+        clock,
+        metrics,
+        tell,
+    )
+
+
+async def test_a_pod_for_which_nothing_can_be_made_is_told_so_now_and_then() -> None:
+    clock, told = FakeClock(), list[str]()
+    pod = a_pod("a") | {"status": {"phase": "Pending"}}
+    del pod["spec"]["nodeName"]
+    leading = asyncio.create_task(a_controller(clock, told, [pod]).lead(2.0))
+
+    for _ in range(50):
+        await clock.advance(2.0)
+    soon = list(told)
+    for _ in range(150):
+        await clock.advance(2.0)
+    leading.cancel()
+
+    assert soon == ["MigSliceNotPossible"]
+    assert len(told) == 2
+
+
+async def test_configs_of_many_nodes_are_carried_out_a_few_changes_at_a_time() -> None:
+    clock = FakeClock()
+    names = [f"n{number}" for number in range(4)]
+    nodes = [test_steering.a_node(name, gpus=8) for name in names]
+    facts = [
+        replace(node, state=replace(node.state, mode=NodeMode.GPULOOM, delivery=Delivery.NRI))
+        for node in nodes
+    ]
+    configs = [a_config(name) for name in names]
+    controller = a_controller(clock, [], (), facts, configs)
+    leading = asyncio.create_task(controller.lead(2.0))
+
+    await clock.advance(1.0)
+    view = controller.current()
+    leading.cancel()
+
+    assert len(view.intents) == 8
+    assert sum(len(reasons) for reasons in (view.waiting or {}).values()) == 3 * 8
+
+
+def a_config(node_name: str) -> GpuNodeConfig:
+    return GpuNodeConfig(ObjectMeta(node_name), GpuNodeConfigSpec(node_name, mig_profiles=("3g.20gb",)))
