@@ -33,6 +33,8 @@ RIGHTS_DIR = "GPULOOM_RIGHTS_DIR"
 NAMESPACES = ("gpuloom-system", "gpuloom-system-agents")
 # They try on purpose what is refused, with helpers of their own.
 ON_PURPOSE = ("tests/cluster/test_rbac.py", "tests/cluster/test_admission.py", "tests/charts/test_setup.py")
+# An uninstall deletes roles and pods together, and a pod goes on for the moments that its end takes.
+UNINSTALLING = "an uninstall"
 FEW = 2
 # What the API server asks for by itself while it handles another call: no call of that name is logged.
 ASKED_FOR_INSIDE = {
@@ -123,10 +125,19 @@ def audit_flags(folder: Path, port: int, environ: Mapping[str, str] = os.environ
 @pytest.fixture(autouse=True)
 def _note_the_test(request: pytest.FixtureRequest) -> None:
     """Which test runs from when on; for all tests, because control planes are used in several folders."""
+    _note(request.node.nodeid.partition("[")[0])
+
+
+def rights_are_taken_away() -> None:
+    """From here to the end of the test nothing that is refused tells of a missing right."""
+    _note(UNINSTALLING)
+
+
+def _note(name: str) -> None:
     if folder := os.environ.get(RIGHTS_DIR):
         Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / f"tests-{os.getpid()}.log").open("a", encoding="utf-8") as log:
-            log.write(f"{time.time()} {request.node.nodeid.partition('[')[0]}\n")
+            log.write(f"{time.time()} {name}\n")
 
 
 def granted(manifest: Path = ROOT / "deploy" / "manifests" / "rbac.yaml") -> list[Right]:
@@ -175,7 +186,7 @@ def refused(uses: Iterable[Use]) -> set[str]:
 @cache
 def tries_on_purpose(test: str) -> bool:
     """Its own text says so, or that of its whole file."""
-    return test.startswith(ON_PURPOSE) or "NotAllowedError" in _text_of(test)
+    return test.startswith((*ON_PURPOSE, UNINSTALLING)) or "NotAllowedError" in _text_of(test)
 
 
 def unused(proofs: Mapping[Right, list[str]]) -> list[str]:
@@ -190,7 +201,8 @@ def users_of(right: Right, uses: Iterable[Use]) -> list[str]:
     """Those in which a service itself used it come first."""
     if inside := ASKED_FOR_INSIDE.get((right.verb, right.resource)):
         return [inside]
-    found = {use.test for use in uses if not use.refused and right.covers(use)}
+    asked = (use for use in uses if not use.refused and use.test != UNINSTALLING)
+    found = {use.test for use in asked if right.covers(use)}
     return sorted(found, key=lambda test: (test.startswith(ON_PURPOSE), test))
 
 

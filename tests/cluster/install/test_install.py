@@ -24,6 +24,7 @@ from tests.cluster.install.installation import (
 from tests.cluster.install.load import Load, under_load
 from tests.cluster.nodes.pods import NAMESPACE as USERS
 from tests.cluster.nodes.pods import a_pod, wait_started
+from tests.cluster.rights import rights_are_taken_away
 from tests.nvml.library import compile_library
 
 # Only against a hang: images may have to be built from nothing, beside other tests.
@@ -79,6 +80,7 @@ async def test_an_installation_lives_through_upgrade_rollback_and_uninstall(tmp_
         check_the_load(load)
         assert await as_it_was(installation, trained)
 
+        rights_are_taken_away()
         await installation.run_helm("uninstall", RELEASE, "--namespace", NAMESPACE, *WAIT)
         assert await as_it_was(installation, trained)
         await wait_until_no_pod_stays(installation)

@@ -1,6 +1,7 @@
 """The table of rights names, for each right that a chart gives, a test that exists."""
 
 from tests.cluster.rights import (
+    UNINSTALLING,
     Right,
     Use,
     granted,
@@ -63,6 +64,13 @@ def test_a_refusal_that_a_test_expects_is_no_problem() -> None:
 
     assert refused([a_use(PODS, HERE, is_refused=True)])
     assert not refused([a_use(PODS, expecting, is_refused=True)])
+
+
+def test_of_an_uninstall_neither_refusals_nor_uses_count() -> None:
+    uses = [a_use(PODS, UNINSTALLING, is_refused=True), a_use(SECRET, UNINSTALLING)]
+
+    assert refused(uses) == set()
+    assert users_of(SECRET, uses) == []
 
 
 def test_a_row_stays_until_a_full_run_knows_better() -> None:
