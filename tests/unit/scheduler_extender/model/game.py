@@ -187,10 +187,10 @@ class Game(Ends):
         "takeovers",
         "failovers",
         "nodes",
-        when=lambda game: bool(game.world.api.pods),
+        when=lambda game: bool(game.world.force_deletable()),
     )
     def a_pod_is_force_deleted(self, draw: Draw) -> None:
-        self.world.force_delete(_pick(sorted(self.world.api.pods), draw))
+        self.world.force_delete(_pick(self.world.force_deletable(), draw))
         if draw(2):
             self.world.replica.hear_pods(EVERYTHING)
 

@@ -241,6 +241,22 @@ class World:
             if not self.is_bound_to(machine, owed.pod)
         )
 
+    def force_deletable(self) -> list[str]:
+        """Between a restore and the listing after it nobody hears of a pod that comes and goes (ADR 19).
+
+        Where somebody else bound it meanwhile, only its node could tell of it.
+        """
+        names = sorted(self.api.pods)
+        if all(replica.history == self.api.history for replica in self.replicas):
+            return names
+        unseen = {
+            owed.pod.name
+            for machine in self.machines.values()
+            for owed in machine.owed.values()
+            if not machine.shows(owed)
+        }
+        return [name for name in names if name not in unseen]
+
     def crash(self) -> None:
         """Both extenders die, and one starts from nothing; what the leader has sent stays on its way."""
         self._end_leader()
