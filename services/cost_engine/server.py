@@ -143,6 +143,6 @@ class CostEngineServer(CostEngineServiceServicer):
 def _place(token: str) -> int:
     if not token:
         return 0
-    if not token.isdigit() or len(token) > 9:
+    if not token.isdecimal() or len(token) > 9:
         raise InvalidRequestError("page_token is not one of ours")
     return int(token)

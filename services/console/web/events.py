@@ -59,7 +59,7 @@ class Encoder:
     def number(self, version: str) -> int | None:
         """Of a version of this run; None of any other."""
         epoch, _, number = version.partition(".")
-        if epoch != self._aggregator.epoch or not number.isdigit() or len(number) > 15:
+        if epoch != self._aggregator.epoch or not number.isdecimal() or len(number) > 15:
             return None
         return int(number)
 

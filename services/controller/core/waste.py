@@ -215,4 +215,4 @@ def _resources(text: str) -> dict[str, str]:
 
 def _sum(first: str, second: str) -> str:
     """Of whole amounts; what is none is kept, and equals nothing that is recommended."""
-    return str(int(first) + int(second)) if first.isdigit() and second.isdigit() else second
+    return str(int(first) + int(second)) if first.isdecimal() and second.isdecimal() else second

@@ -30,7 +30,7 @@ def parse_strategy(text: str) -> Strategy:
     mix = {}
     for part in text.split(","):
         size, _, share = part.strip().partition("=")
-        if not size.endswith("g") or not size[:-1].isdigit() or not share.isdigit():
+        if not size.endswith("g") or not size[:-1].isdecimal() or not share.isdecimal():
             raise ValueError("must be demand, inference-optimized, or shares such as 1g=70,2g=20,3g=10")
         mix[int(size[:-1])] = int(share)
     if sum(mix.values()) != 100:

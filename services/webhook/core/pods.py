@@ -192,7 +192,7 @@ def _give_plugged(pod: Json, container: Json, resource: str) -> list[str]:
 def _limit_shares(pod: Json, mode: SharingMode | None, in_namespace: bool) -> None:
     """A pod that asks for a share itself: whether the driver keeps it to that, unless it says so itself."""
     asked = [str(_limits(one).get(RESOURCE_GPU_MILLI, "")) for one in _containers(pod)]
-    is_share = any(milli.isdigit() and 0 < int(milli) < MILLI_PER_GPU for milli in asked)
+    is_share = any(milli.isdecimal() and 0 < int(milli) < MILLI_PER_GPU for milli in asked)
     if not is_share or _word(pod, ANNOTATION_MIG_PROFILE) or mode is SharingMode.MIG:
         return
     if mode is None and not in_namespace:
