@@ -81,11 +81,10 @@ def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: 
     assert told.returncode == 0, told.stderr
     assert versions.returncode == 0, versions.stderr
     assert "discovery" in versions.stdout
-    # The simulated cluster has no pods of ours: the doctor says so, and that what runs is sound.
     verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(findings.stdout)["findings"]}
-    assert findings.returncode == 1
-    assert (verdicts["service discovery"], verdicts["trusted capacity"]) == ("failed", "ok")
-    assert verdicts["custom resources"] == "ok"
+    assert findings.returncode == 0
+    assert set(verdicts.values()) == {"ok", "skipped"}
+    assert (verdicts["service discovery"], verdicts["trusted capacity"]) == ("ok", "ok")
     assert 'DCGM_FI_DEV_GPU_UTIL{gpu="0"' in metrics
     assert asked(run_directory / "elsewhere", "explain", "pod", "a/b").returncode == 3
     ended = asked(run_directory, "status")

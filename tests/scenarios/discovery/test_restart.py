@@ -152,6 +152,8 @@ async def start_both(mesh: Mesh, before: list[Replica] | None = None) -> list[Re
             "GPULOOM_AGENTS_FILE": str(mesh.agents_file),
             "GPULOOM_GRPC_HOST": HOST,
             "GPULOOM_GRPC_PORT": str(port),
+            # Replicas, API and readers share one event loop, which may be late for a lease of 6 s.
+            "GPULOOM_DISCOVERY_LEASE_DURATION": "60",
         }
         service = await mesh._start("discovery", DiscoveryConfig, discovery.build, settings)
         started.append(Replica(service, service.port))
