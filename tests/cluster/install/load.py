@@ -17,8 +17,10 @@ from gpuloom.runtime.clock import Clock, deadline
 from tests.cluster.install.installation import Installation, given_to
 from tests.cluster.nodes.pods import NAMESPACE, a_pod, has_started
 
-MILLI = 250
+MILLI = 100
 ALIVE = 6
+"""Small and few enough for either node alone: while agents and leader are replaced together, what pods had
+that ended meanwhile is free only when their node has shown it for a while."""
 _LOOK_S = 0.25
 _PATIENCE_S = 180.0
 
