@@ -135,7 +135,7 @@ class Fill:
     value: float
 
 
-class Bench:
+class PodQueue:
     """Pods that wait, the most valuable first, and what machines would take of them.
 
     A machine takes whatever still fits, in that order. What it takes stays the same until one of those pods

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from services.autoscaler.core.filling import (
-    Bench,
     Fill,
     MachineForm,
+    PodQueue,
     Purchase,
     Stencils,
     dominant_share,
@@ -205,22 +205,22 @@ class _Attempt:
         others = [pod for pod in pods if not pod.pod.minds_neighbours]
         left = [pod for pod in minding if not self._buy_for_one(pod, worth)]
         others = self._fill_open(others) if minding else others
-        bench = Bench(others, [self._worths.of(pod) * self._varied() for pod in others])
-        while bench.left and len(self._bought) < self._effort.most_nodes:
-            if not self._buy_next(bench, worth, fixed):
+        queue = PodQueue(others, [self._worths.of(pod) * self._varied() for pod in others])
+        while queue.left and len(self._bought) < self._effort.most_nodes:
+            if not self._buy_next(queue, worth, fixed):
                 break
-        return [*left, *(bench.pods[place] for place in bench.left)]
+        return [*left, *(queue.pods[place] for place in queue.left)]
 
-    def _buy_next(self, bench: Bench, worth: Worth, fixed: bool) -> bool:
+    def _buy_next(self, queue: PodQueue, worth: Worth, fixed: bool) -> bool:
         """Buy the machine with the lowest price for its value; False if none takes any pod."""
         for choice in self._choices(worth):
-            best = self._best(bench, choice)
+            best = self._best(queue, choice)
             if best is not None:
                 offering, fill = best
                 bought = self._add(offering, fixed)
                 for place in fill.taken:
-                    bought.put(bench.pods[place])
-                bench.remove(fill.taken)
+                    bought.put(queue.pods[place])
+                queue.remove(fill.taken)
                 return True
         return False
 
@@ -290,28 +290,28 @@ class _Attempt:
             for one in self._problem.offerings
             if one.pool == like.pool and one.key.capacity_type is like.key.capacity_type
         ]
-        bench = Bench(pods, [self._worths.of(pod) * self._varied(2.0) for pod in pods])
+        queue = PodQueue(pods, [self._worths.of(pod) * self._varied(2.0) for pod in pods])
         bought: list[Purchase] = []
-        while bench.left:
-            best = self._best(bench, offerings)
+        while queue.left:
+            best = self._best(queue, offerings)
             if best is None:
                 return None
             purchase = Purchase(best[0], self._stencils.sample(best[0]))
             for place in best[1].taken:
-                purchase.put(bench.pods[place])
-            bench.remove(best[1].taken)
+                purchase.put(queue.pods[place])
+            queue.remove(best[1].taken)
             bought.append(purchase)
         room = self._room().get(like.pool)
         most = self._problem.limits.nodes - len(self._bought)
         # As many as were taken out may come; more only where there is room for them.
         return bought if len(bought) <= max(1, min(most, most if room is None else room)) + 1 else None
 
-    def _best(self, bench: Bench, offerings: Sequence[Offering]) -> tuple[Offering, Fill] | None:
+    def _best(self, queue: PodQueue, offerings: Sequence[Offering]) -> tuple[Offering, Fill] | None:
         best: tuple[float, OfferingKey, Offering, Fill] | None = None
         for offering in offerings:
             exact = (offering.pool, offering.key)
-            look = exact if bench.particular else (offering.pool, offering.instance.name)
-            fill = bench.fill(look, lambda one=offering: self._stencils.sample(one))  # type: ignore[misc]
+            look = exact if queue.particular else (offering.pool, offering.instance.name)
+            fill = queue.fill(look, lambda one=offering: self._stencils.sample(one))  # type: ignore[misc]
             if fill.taken:
                 ratio = offering.compared_nano_usd / max(fill.value, 1e-9) * self._varied(0.3)
                 if best is None or (ratio, offering.key) < best[:2]:
