@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+import pytest
 
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.sim.embedded import open_mesh
@@ -45,6 +46,8 @@ def all_are_heard(shown: dict[str, Any]) -> bool:
     return bool(sources) and all(source["ok"] for source in sources.values()) and len(shown["nodes"]) == 3
 
 
+@pytest.mark.real
+@pytest.mark.timeout(300)
 async def test_a_console_comes_back_whole_and_shows_who_is_away(run_directory: Path) -> None:
     async with open_mesh(MeshOptions(nodes=3, seed=1, pods_per_minute=60), run_directory, CLOCK) as mesh:
         await mesh.start()
