@@ -273,20 +273,9 @@ def _classes(members: Sequence[Member]) -> Iterator[list[Member]]:
     """Neighbours in the order that are alike to kube-scheduler and to us."""
     alike: list[Member] = []
     for member in members:
-        if alike and not _same_kind(alike[0], member):
+        if alike and not alike[0].is_like(member):
             yield alike
             alike = []
         alike.append(member)
     if alike:
         yield alike
-
-
-def _same_kind(one: Member, other: Member) -> bool:
-    mine, theirs = one.pod, other.pod
-    return (
-        one.request == other.request
-        and mine.requests == theirs.requests
-        and mine.node_selector == theirs.node_selector
-        and mine.required_terms == theirs.required_terms
-        and mine.tolerations == theirs.tolerations
-    )

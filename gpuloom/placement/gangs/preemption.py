@@ -65,7 +65,7 @@ class _Ground:
     def cheapest(self, member: Member, *, anywhere: bool) -> Steps[tuple[str, list[Unit]] | None]:
         """`anywhere`: also where nobody has to leave."""
         self._beside = (yield from minded(member.pod, self.sites.values())) if self._minds(member) else []
-        if self._kind is None or self._beside or not _is_alike(self._kind, member):
+        if self._beside or not self._is_of_that_kind(member):
             self._kind, self._options, self._full = member, {}, set()
         if anywhere:
             free = yield from self._free(member)
@@ -127,6 +127,9 @@ class _Ground:
         sites = [site if each.name == site.name else _without_pods(each, gone) for each in self._beside]
         return not neighbours_of(member.pod, sites).refusals(site.node)
 
+    def _is_of_that_kind(self, member: Member) -> bool:
+        return self._kind is not None and self._kind.is_like(member) and self._kind.avoid == member.avoid
+
     def _minds(self, member: Member) -> bool:
         return member.pod.minds_neighbours or any(
             pod.anti_affinity for site in self.sites.values() for pod in site.pods
@@ -160,18 +163,6 @@ class _Ground:
                 lost = sum(sorted(unit.lost_nano_usd for unit in units)[:fewest])
             self._options[name] = ((units[0].priority, fewest, lost, name), name, units) if fewest else None
         return sorted((option for option in self._options.values() if option), key=lambda each: each[0])
-
-
-def _is_alike(one: Member, other: Member) -> bool:
-    mine, theirs = one.pod, other.pod
-    return (
-        one.request == other.request
-        and one.avoid == other.avoid
-        and mine.requests == theirs.requests
-        and mine.node_selector == theirs.node_selector
-        and mine.required_terms == theirs.required_terms
-        and mine.tolerations == theirs.tolerations
-    )
 
 
 def _fewest(member: Member, site: Site, units: Sequence[Unit]) -> int:

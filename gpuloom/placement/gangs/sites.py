@@ -62,6 +62,17 @@ class Member:
     def uid(self) -> str:
         return self.pod.uid
 
+    def is_like(self, other: "Member") -> bool:
+        """Whether a node with room for one has it for the other, neighbours and `avoid` aside."""
+        mine, theirs = self.pod, other.pod
+        return (
+            self.request == other.request
+            and mine.requests == theirs.requests
+            and mine.node_selector == theirs.node_selector
+            and mine.required_terms == theirs.required_terms
+            and mine.tolerations == theirs.tolerations
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
