@@ -23,6 +23,7 @@ from gpuloom.model.node import PodRef
 from gpuloom.model.sharing import GpuNodeConfig
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
+from gpuloom.runtime.finishing import finished
 from services.mig_controller.core.cards import Card, Knowledge, cards_of
 from services.mig_controller.core.configs import plan_config
 from services.mig_controller.core.defragmentation import FitPlan
@@ -180,7 +181,9 @@ class Controller:
                 raise ConflictError("it does not fit, whatever moves; nothing is moved in vain")
             if found.fingerprint != fingerprint:
                 raise ConflictError("the cluster has changed since this plan was made: look at it again")
-            begun, refused = await begin_whole(transactions, found, (), self._clock.now().isoformat())
+            # As a whole, also if whoever asked has left by then.
+            whole = begin_whole(transactions, found, (), self._clock.now().isoformat())
+            begun, refused = await finished(whole)
             if refused:
                 raise ConflictError(f"nothing was begun: {refused}")
             return begun

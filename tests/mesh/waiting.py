@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+PATIENCE_S = 60.0
+"""For what is to succeed: it only ends what would never end. A busy machine may stand still for seconds, and
+then deadlines have passed though nothing is wrong."""
+
 _LOOK_EVERY_S = 0.005
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
-    """Return as soon as the condition holds; fail if it takes longer."""
+    """Return as soon as the condition holds; fail if it takes longer, not counting what nobody could use."""
     for _ in range(int(timeout_s / _LOOK_EVERY_S)):
         if condition():
             return

@@ -13,6 +13,7 @@ from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, Not
 from gpuloom.model.gpu import Gpu
 from gpuloom.model.layout import GpuLayout, LayoutChange, LayoutRequest, NodeLayouts
 from gpuloom.runtime.clock import Clock, deadline
+from gpuloom.runtime.finishing import finished
 from services.node_agent.layout.core.admission import Usage, refusal
 from services.node_agent.layout.core.journal import Journal, decode, encode, restoring
 from services.node_agent.layout.core.marks import Mark, mark_of, marked
@@ -56,6 +57,8 @@ class Layouts:
         self._work: asyncio.Queue[str] = asyncio.Queue()
         self._retry_at_s: dict[str, float] = {}
         self._ended = asyncio.Condition()
+        self._late: list[asyncio.Task[None]] = []
+        """Restores that took longer than the start could wait for."""
         node.marking = self.mark
 
     def mark(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -75,23 +78,23 @@ class Layouts:
     async def settle(self, patience_s: float) -> None:
         """Finish and restore what can be within this time; the rest stays marked, and `run` goes on."""
         waiting = [asyncio.create_task(self._settle_one(uuid)) for uuid in sorted(self._marks)]
-        if not waiting:
-            return
         try:
             async with deadline(self._parts.clock, patience_s):
-                await asyncio.wait(waiting)
+                if waiting:
+                    await asyncio.wait(waiting)
         except TimeoutError:
             _log.warning("layouts are not restored in time; their GPUs stay closed meanwhile")
         for task in waiting:
-            task.cancel()
-        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
-                raise outcome
+            if task.done():
+                task.result()
+        self._late = [task for task in waiting if not task.done()]
         await self._remember_boot()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tend())
+            for late in self._late:
+                group.create_task(_outcome(late))
             while True:
                 uuid = await self._work.get()
                 group.create_task(self._settle_one(uuid))
@@ -103,7 +106,8 @@ class Layouts:
         """
         known = self._book.journal.find(request.id)
         if known is None:
-            await self._begin(request)
+            # A journal that says so must be followed by the work, also if whoever asked has left by then.
+            await finished(self._begin(request))
         elif known.request.gpu_uuid != request.gpu_uuid:
             raise InvalidRequestError(f"change {request.id} is one of GPU {known.request.gpu_uuid}")
         try:
@@ -172,6 +176,7 @@ class Layouts:
                 self._retry_at_s[uuid] = self._parts.clock.monotonic() + _RETRY_S
                 return
             self._mark(uuid, None)
+        await self._remember_boot()
         async with self._ended:
             self._ended.notify_all()
 
@@ -317,6 +322,10 @@ class Layouts:
 
     def _show(self) -> None:
         self._node.show_marks()
+
+
+async def _outcome(task: asyncio.Task[None]) -> None:
+    await task
 
 
 def _with_users(layout: GpuLayout, usage: Usage) -> GpuLayout:

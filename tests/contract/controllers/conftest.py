@@ -139,7 +139,7 @@ async def workspace(client: KubeClient, account: KubeClient) -> Workspace:
     return Workspace(client, account, metadata_of(created)["name"])
 
 
-async def eventually(find: Callable[[], Awaitable[Found | None]], timeout_s: float = 30.0) -> Found:
+async def eventually(find: Callable[[], Awaitable[Found | None]], timeout_s: float = 60.0) -> Found:
     """The first answer that is not None (or False); controllers act in their own time."""
     async with asyncio.timeout(timeout_s):
         while True:

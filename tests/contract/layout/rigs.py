@@ -52,6 +52,16 @@ class Crashing:
 
 
 @dataclass
+class Slow:
+    """Work that goes on when it is told to."""
+
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def reach(self, name: str) -> None:
+        await self.go_on.wait()
+
+
+@dataclass
 class Users:
     by_place: dict[MigPlacement | None, str] = field(default_factory=dict)
 
@@ -141,7 +151,13 @@ class Agent:
     users: Users
 
     @classmethod
-    async def start(cls, rig: Rig, crashing: Crashing | None = None, users: Users | None = None) -> "Agent":
+    async def start(
+        cls,
+        rig: Rig,
+        points: Crashing | Slow | None = None,
+        users: Users | None = None,
+        patience_s: float = 10.0,
+    ) -> "Agent":
         node, users = a_node(rig), users or Users()
         parts = LayoutParts(
             machine=Machine(rig.driver(), rig.sharing(), users),
@@ -150,12 +166,12 @@ class Agent:
             clock=SystemClock(),
             metrics=LayoutMetrics(CollectorRegistry()),
             boot_id=lambda: str(rig.boots),
-            reach=(crashing or Crashing()).reach,
+            reach=(points or Crashing()).reach,
             patience=Patience(pause_s=0.0, step_timeout_s=2.0, read_timeout_s=2.0),
         )
         agent = cls(rig, Layouts(node, parts), node, users)
         await agent.layouts.open()
-        await agent.layouts.settle(10.0)
+        await agent.layouts.settle(patience_s)
         return agent
 
     async def change(self, request: LayoutRequest) -> LayoutChange:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -25,11 +26,13 @@ from tests.contract.layout.rigs import (
     Crashing,
     Rig,
     SimulatedRig,
+    Slow,
     StandinRig,
     Users,
     opened,
 )
 from tests.effort import examples
+from tests.mesh.waiting import running, until
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
 from tests.nvml.machines import mig_machine
 
@@ -69,6 +72,23 @@ def make(
         return StandinRig(folder, Standin(folder / "state", keys))
 
     return standin
+
+
+class SlowDisk:
+    """Its writes last until it may go on, in threads of their own."""
+
+    def __init__(self, save: Callable[[JournalFile, bytes], None]) -> None:
+        self.go_on = threading.Event()
+        self.at_once = 0
+        self.most_at_once = 0
+        self._save = save
+
+    def save(self, file: JournalFile, content: bytes) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.go_on.wait(30)
+        self._save(file, content)
+        self.at_once -= 1
 
 
 def cut(*places: MigPlacement, destroy: tuple[MigPlacement, ...] = ()) -> LayoutRequest:
@@ -157,6 +177,54 @@ async def test_a_boot_brings_the_layout_back_before_anything_is_shown(make: Make
         agent = await Agent.start(rig)
 
         assert await agent.places() == {SMALL, MIDDLE, LARGE}
+
+
+async def test_a_layout_that_is_not_back_in_time_is_restored_while_the_agent_serves(make: Make) -> None:
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, MIDDLE, LARGE)
+        rig.boot()
+        slow = Slow()
+
+        agent = await Agent.start(rig, slow, patience_s=0.0)
+        closed = [gpu.changing for gpu in agent.node.state.gpus]
+        async with running(agent.layouts.run):
+            slow.go_on.set()
+            await until(lambda: not any(gpu.changing for gpu in agent.node.state.gpus))
+        # A boot that was noted, or the next agent would take it for another one.
+        await rig.driver().destroy(rig.gpu, LARGE)
+        next_one = await Agent.start(rig)
+
+        assert all(closed)
+        assert await agent.places() == {MIDDLE}
+        assert await next_one.places() == {MIDDLE}
+
+
+async def test_a_caller_that_leaves_does_not_tear_the_journal(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(JournalFile._save)
+
+    def save(file: JournalFile, content: bytes) -> None:
+        disk.save(file, content)
+
+    async with opened(make()) as rig:
+        agent = await Agent.start(rig)
+        monkeypatch.setattr(JournalFile, "_save", save)
+        request = LayoutRequest("c1", rig.gpu, True, (), (LARGE,))
+        async with running(agent.layouts.run):
+            leaves = asyncio.create_task(agent.layouts.change(request))
+            await until(lambda: disk.at_once)
+            leaves.cancel()
+            again = asyncio.create_task(agent.layouts.change(request))
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            disk.go_on.set()
+            change = await again
+
+        assert change.state is ChangeState.DONE
+        assert disk.most_at_once == 1
+        with pytest.raises(asyncio.CancelledError):
+            await leaves
 
 
 async def test_an_agent_whose_disk_is_full_serves_what_it_can_restore(

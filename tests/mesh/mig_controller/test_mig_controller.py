@@ -15,7 +15,7 @@ from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
-from gpuloom.model.mig_cards import BegunChange, MigCards
+from gpuloom.model.mig_cards import BegunChange, MigCards, PlannedFit
 from gpuloom.model.sharing import MigStage
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import RpcChannel
@@ -25,9 +25,7 @@ from gpuloom.sim.kubeapi.store import STATUS
 from services.mig_controller.adapters.intents import NAME
 from tests.mesh.node_agent.builders import Mesh, Service, a_mesh, trusted
 from tests.mesh.node_agent.test_machine_calls import ready
-from tests.mesh.waiting import until
-
-TIMEOUT_S = 5.0
+from tests.mesh.waiting import PATIENCE_S, until
 
 
 def a_waiting_pod(name: str, profile: str = "1g.5gb", milli: str = "125") -> dict[str, Any]:
@@ -63,7 +61,7 @@ async def cards_when(channel: RpcChannel, wanted: MigStage, count: int, profile:
     async def there() -> bool:
         nonlocal last
         try:
-            last = await list_cards(channel, TIMEOUT_S)
+            last = await list_cards(channel, PATIENCE_S)
         except NotReadyError:
             return False
         slices = [one for card in last.cards for one in card.slices]
@@ -99,10 +97,7 @@ async def test_a_slice_is_made_for_a_pod_that_waits_and_nothing_stays_behind(tmp
         assert [one.placement for one in cut.slices] == [MigPlacement(6, "1g.5gb")]
         assert cut.stage is MigStage.MIG_ENABLED
         assert listed(mesh, "gpuholds.gpuloom.dev") == []
-        # The node may be distrusted for a moment where tests leave its agent no time.
-        async with asyncio.timeout(10):
-            while (fit := await plan_fit(channel, {"3g.20gb": 20}, TIMEOUT_S)).missing != {"3g.20gb": 4}:
-                continue
+        fit = await planned(channel, {"3g.20gb": 20}, missing={"3g.20gb": 4})
         assert sum(len(step.create) for step in fit.steps) == 16
 
 
@@ -124,7 +119,7 @@ async def test_a_controller_that_dies_is_followed_by_one_that_goes_on(tmp_path: 
         await until(
             lambda: intents(mesh).endswith('"intents":[]}') and not listed(mesh, "gpuholds.gpuloom.dev")
         )
-        cards = await list_cards(channel, TIMEOUT_S)
+        cards = await list_cards(channel, PATIENCE_S)
 
         assert sum(len(card.slices) for card in cards.cards) == 1
 
@@ -179,10 +174,10 @@ async def test_a_plan_is_carried_out_as_it_was_shown_and_heeds_a_budget(tmp_path
         await a_bound_pod(mesh, channel, "infer")
         demand = {"7g.40gb": 8}
 
-        found = await plan_fit(channel, demand, TIMEOUT_S)
+        found = await planned(channel, demand, missing={})
         (move,) = [move for step in found.steps for move in step.moves]
         with pytest.raises(ConflictError, match="has changed"):
-            await apply_fit(channel, demand, "another", TIMEOUT_S)
+            await apply_fit(channel, demand, "another", PATIENCE_S)
         begun = await begun_at_last(channel, demand)
         await notes_say(channel, "default/infer stays for now: a PodDisruptionBudget")
         held = {hold["metadata"]["name"] for hold in listed(mesh, "gpuholds.gpuloom.dev")}
@@ -205,13 +200,21 @@ def told(mesh: Mesh, reason: str) -> int:
     return sum(event["reason"] == reason for event in listed(mesh, "events"))
 
 
-async def begun_at_last(channel: RpcChannel, demand: dict[str, int]) -> tuple[BegunChange, ...]:
+async def planned(channel: RpcChannel, demand: dict[str, int], missing: dict[str, int]) -> PlannedFit:
     """The node may be distrusted for a moment where tests leave its agent no time."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
-            found = await plan_fit(channel, demand, TIMEOUT_S)
+            found = await plan_fit(channel, demand, PATIENCE_S)
+            if found.missing == missing:
+                return found
+
+
+async def begun_at_last(channel: RpcChannel, demand: dict[str, int]) -> tuple[BegunChange, ...]:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = await plan_fit(channel, demand, PATIENCE_S)
             try:
-                return await apply_fit(channel, demand, found.fingerprint, TIMEOUT_S)
+                return await apply_fit(channel, demand, found.fingerprint, PATIENCE_S)
             except ConflictError:
                 await asyncio.sleep(0.1)
 
@@ -242,9 +245,9 @@ def an_object(name: str, **more: Any) -> dict[str, Any]:
 
 
 async def notes_say(channel: RpcChannel, text: str) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
-            notes = [card.note for card in (await list_cards(channel, TIMEOUT_S)).cards]
+            notes = [card.note for card in (await list_cards(channel, PATIENCE_S)).cards]
             if any(text in note for note in notes):
                 return
             await asyncio.sleep(0.05)

@@ -50,6 +50,8 @@ from tests.unit.sim.builders import a_spec
 Config = TypeVar("Config", bound=ServiceConfig)
 
 AGENT_TTL = "600ms"
+LONG_LEASE = "60"
+"""Nobody here starts a leader again that ended because the machine stood still."""
 SERVICES = ROSTER.identities
 
 
@@ -177,6 +179,7 @@ class Mesh:
             "GPULOOM_EXTENDER_PORT": str(free_port()),
             "GPULOOM_EXTENDER_ADMISSION_POLICIES": "none",
             "GPULOOM_EXTENDER_LEASE_NAMESPACE": "default",
+            "GPULOOM_EXTENDER_LEASE_DURATION": LONG_LEASE,
             "GPULOOM_GRPC_HOST": "127.0.0.1",
             "GPULOOM_GRPC_PORT": "0",
         }
@@ -189,6 +192,7 @@ class Mesh:
             "GPULOOM_MIG_INTERVAL": "50ms",
             "GPULOOM_MIG_DELAY": "50ms",
             "GPULOOM_MIG_LEASE_NAMESPACE": "default",
+            "GPULOOM_MIG_LEASE_DURATION": LONG_LEASE,
             "GPULOOM_GRPC_HOST": "127.0.0.1",
             "GPULOOM_GRPC_PORT": "0",
         }

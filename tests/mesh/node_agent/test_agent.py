@@ -39,7 +39,7 @@ from services.node_agent.metrics import AgentMetrics
 from services.node_agent.node import Node
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
 from tests.mesh.node_agent.builders import Mesh, Service, a_kubelet_of, a_mesh, no_usage
-from tests.mesh.waiting import until
+from tests.mesh.waiting import PATIENCE_S, until
 from tests.unit.discovery.builders import a_state
 from tests.unit.node_agent.builders import FakeMachine
 from tests.unit.sim.builders import hosted, whole
@@ -311,7 +311,7 @@ async def states_at(mesh: Mesh, port: int) -> AsyncIterator[AsyncIterator[NodeSt
 
 
 async def first(states: AsyncIterator[NodeState | None], wanted: Callable[[NodeState], bool]) -> NodeState:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         async for state in states:
             if state is not None and wanted(state):
                 return state
@@ -320,7 +320,7 @@ async def first(states: AsyncIterator[NodeState | None], wanted: Callable[[NodeS
 
 async def watch_once(channel: RpcChannel) -> pb.WatchStateResponse:
     call = channel.stub(NodeAgentServiceStub).WatchState(pb.WatchStateRequest())
-    async with asyncio.timeout(15), open_stream(call) as messages:
+    async with asyncio.timeout(PATIENCE_S), open_stream(call) as messages:
         return await anext(messages)
 
 

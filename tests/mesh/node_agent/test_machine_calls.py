@@ -33,7 +33,7 @@ from services.node_agent.node import Node
 from services.node_agent.ports import ProcessOwner
 from services.node_agent.server import ALLOWED_CALLERS, NodeAgentServer
 from tests.mesh.node_agent.builders import Service, a_mesh, no_usage
-from tests.mesh.waiting import until
+from tests.mesh.waiting import PATIENCE_S, until
 from tests.unit.node_agent.builders import (
     PAIR,
     FakeMachine,
@@ -55,10 +55,10 @@ Listed = tuple[tuple[GpuProcess, ...], dict[str, str]]
 
 async def topology_of(channel: RpcChannel) -> Wired:
     stub = channel.stub(NodeAgentServiceStub)
-    return topology_answer_from_proto(await stub.GetTopology(pb.GetTopologyRequest(), timeout=5))
+    return topology_answer_from_proto(await stub.GetTopology(pb.GetTopologyRequest(), timeout=PATIENCE_S))
 
 
-async def processes_of(channel: RpcChannel, gpu_uuid: str = "", timeout_s: float = 5) -> Listed:
+async def processes_of(channel: RpcChannel, gpu_uuid: str = "", timeout_s: float = PATIENCE_S) -> Listed:
     stub = channel.stub(NodeAgentServiceStub)
     request = pb.ListProcessesRequest(gpu_uuid=gpu_uuid)
     return processes_answer_from_proto(await stub.ListProcesses(request, timeout=timeout_s))

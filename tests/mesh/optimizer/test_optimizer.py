@@ -24,7 +24,7 @@ from services.optimizer.core.offers import Fit
 from services.optimizer.core.recommend import change_of
 from services.optimizer.core.workload import workload_of
 from tests.mesh.node_agent.builders import Mesh, Service, a_mesh
-from tests.mesh.waiting import until
+from tests.mesh.waiting import PATIENCE_S, until
 from tests.unit.sim.builders import hosted, whole
 
 Answer = TypeVar("Answer")
@@ -95,7 +95,7 @@ async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart_and_with
             channel = await mesh.channel(service, "optimizer", "cli")
             report = await found_waste(channel)
             found = await client.recommend(channel, POD)
-            advice = await client.advise(channel, yaml.safe_load(found.yaml), timeout_s=5.0)
+            advice = await client.advise(channel, yaml.safe_load(found.yaml), timeout_s=PATIENCE_S)
             assert await service.stop() == 0
 
             (waste,) = report.pods
@@ -130,7 +130,7 @@ async def test_what_is_not_known_is_said_and_strangers_are_refused(tmp_path: Pat
         # Nobody has measured anything of it: no agent runs.
         classification = await until_answered(lambda: client.classify(channel, POD))
         prediction = await client.predict(channel, POD)
-        hint = await client.hint(channel, POD, timeout_s=5.0)
+        hint = await client.hint(channel, POD, timeout_s=PATIENCE_S)
         profiles = await client.profiles(channel)
         with pytest.raises(NotFoundError, match="does not waste"):
             await client.recommend(channel, POD)
@@ -161,15 +161,15 @@ async def test_a_pod_at_admission_is_advised_by_pods_of_its_owner(tmp_path: Path
             "spec": {"containers": [{"name": "main", "image": "example.test/new:1", "resources": amounts}]},
         }
 
-        unknown = await client.advise(asked, planned, "default", timeout_s=5.0)
-        nothing = await client.advise(asked, {"spec": {"containers": []}}, timeout_s=5.0)
+        unknown = await client.advise(asked, planned, "default", timeout_s=PATIENCE_S)
+        nothing = await client.advise(asked, {"spec": {"containers": []}}, timeout_s=PATIENCE_S)
         for hostile in (
             {"spec": 7},
             {"spec": {}, "metadata": "x"},
             {"spec": {}, "metadata": {"name": "x" * 600_000}},
         ):
             with pytest.raises(InvalidRequestError, match="pod_json"):
-                await client.advise(asked, hostile, timeout_s=5.0)
+                await client.advise(asked, hostile, timeout_s=PATIENCE_S)
 
         assert unknown.utilization_ratio is None
         assert "no pod of its owner was measured" in unknown.reason

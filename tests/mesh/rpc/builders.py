@@ -16,6 +16,7 @@ from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1 import scheduler_extender_pb2_grpc as pb_grpc
+from tests.mesh.waiting import PATIENCE_S
 
 SERVICE = pb.DESCRIPTOR.services_by_name["SchedulerExtenderService"]
 ONLY_CLI = {method.name: frozenset({"cli"}) for method in SERVICE.methods}
@@ -102,7 +103,9 @@ async def a_channel(
         yield channel
 
 
-async def list_allocations(channel: RpcChannel, timeout_s: float | None = 5.0) -> pb.ListAllocationsResponse:
+async def list_allocations(
+    channel: RpcChannel, timeout_s: float | None = PATIENCE_S
+) -> pb.ListAllocationsResponse:
     stub = channel.stub(pb_grpc.SchedulerExtenderServiceStub)
     return await stub.ListAllocations(pb.ListAllocationsRequest(), timeout=timeout_s)
 

@@ -42,7 +42,7 @@ from tests.mesh.rpc.builders import (
     list_allocations,
     open_decisions,
 )
-from tests.mesh.waiting import until
+from tests.mesh.waiting import PATIENCE_S, until
 
 
 def failing(error: Exception) -> Extender:
@@ -60,7 +60,7 @@ def failing(error: Exception) -> Extender:
 
 async def call_raw(channel: aio.Channel, path: str, request: bytes) -> bytes:
     method: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
-    return await method(request, timeout=5)
+    return await method(request, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_a_handler_that_takes_too_long_is_stopped() -> None:
     async with an_insecure_mesh(Extender(never)) as (_, channel):
         with pytest.raises(DeadlineError):
             await list_allocations(channel, timeout_s=0.2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await stopped.wait()
 
 
@@ -214,7 +214,7 @@ async def test_a_stub_that_outlived_its_connection_fails_in_our_words() -> None:
         stub = channel.stub(SchedulerExtenderServiceStub)
 
     with pytest.raises(UnreachableError, match="ask for the stub again"):
-        await stub.ListAllocations(pb.ListAllocationsRequest(), timeout=5)
+        await stub.ListAllocations(pb.ListAllocationsRequest(), timeout=PATIENCE_S)
 
 
 async def test_a_harmless_call_is_tried_again_while_the_server_is_not_ready() -> None:
@@ -270,7 +270,7 @@ async def test_leaving_a_stream_ends_it_on_the_server() -> None:
     async with an_insecure_mesh(Extender(on_watch=on_watch)) as (_, channel):
         async with open_decisions(channel) as messages:
             await anext(messages)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await ended.wait()
 
 

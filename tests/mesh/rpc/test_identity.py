@@ -19,6 +19,7 @@ from gpuloom.rpc.tls import CertificateSource, TlsFiles, client_ssl_context, ser
 from gpuloom.v1 import scheduler_extender_pb2 as pb
 from gpuloom.v1 import scheduler_extender_pb2_grpc as pb_grpc
 from tests.mesh.rpc.builders import a_channel, a_mesh, an_environment, an_extender, issue, list_allocations
+from tests.mesh.waiting import PATIENCE_S
 
 
 async def test_a_listed_caller_is_served(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ async def test_a_client_without_a_certificate_is_refused(tmp_path: Path) -> None
     ):
         with pytest.raises(aio.AioRpcError) as refused:
             await pb_grpc.SchedulerExtenderServiceStub(channel).ListAllocations(
-                pb.ListAllocationsRequest(), timeout=5
+                pb.ListAllocationsRequest(), timeout=PATIENCE_S
             )
 
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -28,6 +28,7 @@ from tests.mesh.rpc.builders import (
     list_allocations,
     open_decisions,
 )
+from tests.mesh.waiting import PATIENCE_S
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -35,7 +36,9 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 async def check(channel: RpcChannel, service: str = "") -> int:
     stub = channel.stub(health_pb2_grpc.HealthStub)
-    status: int = (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
+    status: int = (
+        await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+    ).status
     return status
 
 
@@ -132,7 +135,7 @@ async def test_a_reader_finds_the_server_again_after_its_restart() -> None:
         second = RpcServer(environment, "127.0.0.1", first.port)
         second.add(Extender(), pb_grpc.add_SchedulerExtenderServiceServicer_to_server, SERVICE, ONLY_CLI)
         async with second:
-            await channel.wait_ready(timeout_s=5)
+            await channel.wait_ready(timeout_s=PATIENCE_S)
             response = await list_allocations(channel)
 
     assert response.next_page_token == "answered"
@@ -161,7 +164,7 @@ async def test_reflection_lists_the_services_when_switched_on() -> None:
     async with an_insecure_mesh(options=options) as (_, channel):
         stub = channel.stub(reflection_pb2_grpc.ServerReflectionStub)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (reply,) = [reply async for reply in stub.ServerReflectionInfo(iter([request]), timeout=5)]
+        (reply,) = [reply async for reply in stub.ServerReflectionInfo(iter([request]), timeout=PATIENCE_S)]
 
     names = {service.name for service in reply.list_services_response.service}
     assert "gpuloom.v1.SchedulerExtenderService" in names

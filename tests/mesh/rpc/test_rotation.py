@@ -26,6 +26,7 @@ from tests.mesh.rpc.builders import (
     list_allocations,
     open_decisions,
 )
+from tests.mesh.waiting import PATIENCE_S
 
 
 async def test_both_sides_move_to_a_new_ca_without_a_restart(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ async def test_the_old_connection_is_closed_when_its_last_call_ends(tmp_path: Pa
             (retirement,) = channel._retiring
             await clock.advance(3600)
             closed_while_used = retirement.done()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await retirement
 
     assert not closed_while_used

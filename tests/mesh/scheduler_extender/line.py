@@ -12,8 +12,7 @@ import orjson
 
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.tls import CertificateSource, client_ssl_context
-
-_PATIENCE_S = 15.0
+from tests.mesh.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class Line:
     async def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self._answer()
 
     async def is_closed(self) -> bool:
         """Whether the server ends the connection after what it said."""
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self._reader.read() == b""
 
     async def _answer(self) -> Answer:

@@ -15,9 +15,12 @@ from tests.mesh.node_agent.builders import Service
 from tests.mesh.scheduler_extender.kubernetes import JsonObject
 from tests.mesh.scheduler_extender.line import Answer, a_line, shown_by
 from tests.mesh.scheduler_extender.mesh import Cluster
+from tests.mesh.waiting import PATIENCE_S
 
 LEADER = "gpuloom.dev/leader"
 NAMESPACE = "kube-system"
+LEASE = "6"
+"""The product's own: one that ended because the machine stood still for two seconds is not started again."""
 SHORT_LEASE = "2"
 SERVES = b'"NodeNames"'
 STANDS_BY = b"standby; leader is"
@@ -38,7 +41,7 @@ def labelled(api: SimKubeApi) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in api.store.select("pods", labels=f"{LEADER}=true"))
 
 
-def of_replica(name: str, lease_duration: str = SHORT_LEASE) -> dict[str, str]:
+def of_replica(name: str, lease_duration: str = LEASE) -> dict[str, str]:
     return {
         "GPULOOM_EXTENDER_LEADER_ELECTION": "true",
         "GPULOOM_EXTENDER_LEASE_DURATION": lease_duration,
@@ -47,10 +50,10 @@ def of_replica(name: str, lease_duration: str = SHORT_LEASE) -> dict[str, str]:
     }
 
 
-async def start_replica(cluster: Cluster, name: str) -> Service:
+async def start_replica(cluster: Cluster, name: str, lease_duration: str = LEASE) -> Service:
     """In this process, in a pod of its own."""
     add_own_pod(cluster.api, name)
-    return await cluster.start_extender(**of_replica(name))
+    return await cluster.start_extender(**of_replica(name, lease_duration))
 
 
 def serves(service: Service) -> bool:
@@ -112,7 +115,9 @@ async def a_process(cluster: Cluster, name: str, **settings: str) -> AsyncIterat
         await process.wait()
 
 
-async def until_it_says(process: Process, body: JsonObject, text: bytes, timeout_s: float = 20.0) -> None:
+async def until_it_says(
+    process: Process, body: JsonObject, text: bytes, timeout_s: float = PATIENCE_S
+) -> None:
     """Return as soon as a filter is answered with this; fail if it takes longer."""
     async with asyncio.timeout(timeout_s):
         while True:

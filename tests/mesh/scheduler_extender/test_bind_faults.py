@@ -19,7 +19,7 @@ from tests.mesh.scheduler_extender.kubernetes import (
     node_of,
     owners,
 )
-from tests.mesh.waiting import until
+from tests.mesh.waiting import PATIENCE_S, until
 
 SHORT_S = 0.3
 """Of a bind that is to run out of time."""
@@ -299,7 +299,7 @@ async def test_no_device_gets_two_owners_whatever_happens_to_the_binds(seed: int
             asked = [desk.bind(pod, name) for pod in pods for name in chance.sample(nodes, 2)]
             await asyncio.gather(*asked)
         desk.api.faults.clear()
-        async with asyncio.timeout(15.0):
+        async with asyncio.timeout(PATIENCE_S):
             while len(owners(desk.api)) < 6:
                 await asyncio.gather(*(desk.bind(pod, name) for pod in pods for name in nodes))
         await until(lambda: not any(state is IN_FLIGHT for name in nodes for _, state in desk.owners(name)))

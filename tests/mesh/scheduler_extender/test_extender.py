@@ -29,7 +29,7 @@ from tests.mesh.scheduler_extender.kubernetes import (
 )
 from tests.mesh.scheduler_extender.line import Line, a_line, showing_nothing
 from tests.mesh.scheduler_extender.mesh import Cluster, a_cluster, https_port, ready
-from tests.mesh.waiting import until
+from tests.mesh.waiting import PATIENCE_S, until
 from tests.unit.scheduler_extender.builders import nvidia_cards
 
 STALE = "node closed: device facts are stale"
@@ -241,7 +241,7 @@ async def schedule(line: Line, pod: JsonObject, *names: str, tries: int = 1) -> 
 
 async def filtered_to(line: Line, pod: JsonObject, names: list[str]) -> None:
     """Return when a filter lets exactly these nodes through."""
-    async with asyncio.timeout(15.0):
+    async with asyncio.timeout(PATIENCE_S):
         while (await line.post("/filter", a_call(pod, "n1"))).json["NodeNames"] != names:
             pass
 

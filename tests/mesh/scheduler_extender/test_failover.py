@@ -10,6 +10,7 @@ from tests.mesh.scheduler_extender.mesh import Cluster, a_cluster, ready
 from tests.mesh.scheduler_extender.replicas import (
     NAMESPACE,
     SERVES,
+    SHORT_LEASE,
     STANDS_BY,
     a_process,
     add_own_pod,
@@ -80,7 +81,7 @@ async def test_a_standby_takes_over_a_cluster_without_pods(tmp_path: Path) -> No
 
         await first.stop()
 
-        await until(lambda: serves(second), timeout_s=5.0)
+        await until(lambda: serves(second))
 
 
 async def test_a_label_that_a_dead_leader_left_is_removed(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ async def test_a_label_that_a_dead_leader_left_is_removed(tmp_path: Path) -> Non
 async def test_a_leader_that_can_not_renew_its_lease_ends(tmp_path: Path) -> None:
     async with a_cluster(tmp_path) as cluster:
         cluster.add_node("n1")
-        first = await start_replica(cluster, "first")
+        first = await start_replica(cluster, "first", SHORT_LEASE)
         await until(lambda: labelled(cluster.api) == ["first"])
 
         cluster.api.faults.fail_next("*", LEASES, 500, times=1000)
@@ -139,10 +140,9 @@ async def test_a_killed_leader_is_replaced_with_500_unbound_pods(tmp_path: Path)
     async with a_cluster(tmp_path) as cluster:
         cluster.add_node("n1")
         pods = [add_pod(cluster.api, f"p{number}") for number in range(MANY)]
-        # The product's own lease, not a short one, as users have it.
-        async with a_process(cluster, "first", **of_replica("first", "6")) as first:
+        async with a_process(cluster, "first", **of_replica("first")) as first:
             await until_it_says(first, a_call(pods[0]), SERVES)
-            async with a_process(cluster, "second", **of_replica("second", "6")) as second:
+            async with a_process(cluster, "second", **of_replica("second")) as second:
                 await until_it_says(second, a_call(pods[0]), STANDS_BY)
 
                 first.signal(signal.SIGKILL)

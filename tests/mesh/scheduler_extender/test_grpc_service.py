@@ -26,7 +26,7 @@ from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.server import MAX_PAGE, SERVICE, SchedulerExtenderServer, callers_of
 from tests.mesh.rpc.builders import a_channel, an_environment, issue, open_decisions
-from tests.mesh.waiting import running, until
+from tests.mesh.waiting import PATIENCE_S, running, until
 from tests.unit.scheduler_extender.builders import (
     a_gpu,
     a_holder,
@@ -194,7 +194,7 @@ def an_attempt(node_name: str, number: int) -> Attempt:
 
 async def ask_page(channel: RpcChannel, page_size: int = 0, token: str = "") -> ListAllocationsResponse:
     request = ListAllocationsRequest(page_size=page_size, page_token=token)
-    return await channel.stub(SchedulerExtenderServiceStub).ListAllocations(request, timeout=10.0)
+    return await channel.stub(SchedulerExtenderServiceStub).ListAllocations(request, timeout=PATIENCE_S)
 
 
 async def read_pages(channel: RpcChannel, page_size: int) -> list[list[LedgerEntry]]:

@@ -25,10 +25,8 @@ from tests.mesh.scheduler_extender.kubernetes import BINDING, JsonObject, add_po
 from tests.mesh.scheduler_extender.mesh import Cluster, a_cluster, ready
 from tests.mesh.scheduler_extender.replicas import serves, start_replica
 from tests.mesh.scheduler_extender.test_extender import a_bind, a_call, schedule
-from tests.mesh.waiting import until
+from tests.mesh.waiting import PATIENCE_S, until
 from tests.unit.scheduler_extender.builders import gpuloom_share
-
-TIMEOUT_S = 10.0
 
 
 @asynccontextmanager
@@ -50,10 +48,10 @@ async def a_ready_cluster(folder: Path) -> AsyncIterator[tuple[Cluster, Service]
 
 async def observed(service: Service, folder: Path, name: str, standing: PodStanding) -> Any:
     """The explanation, when the informer has come so far."""
-    async with calling(folder, service) as channel, asyncio.timeout(15.0):
+    async with calling(folder, service) as channel, asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                found = await explain(channel, PodRef("default", name, ""), TIMEOUT_S)
+                found = await explain(channel, PodRef("default", name, ""), PATIENCE_S)
             except NotFoundError:
                 continue
             if found.standing is standing:
@@ -78,9 +76,9 @@ async def test_what_if_sees_what_is_taken_and_changes_nothing(tmp_path: Path) ->
     async with a_ready_cluster(tmp_path) as (cluster, service):
         pod = add_pod(cluster.api, "p", gpuloom_share(500))
         async with calling(tmp_path, service) as channel, cluster.line(service) as line:
-            before = await what_if(channel, orjson.dumps(pod), 10, TIMEOUT_S)
+            before = await what_if(channel, orjson.dumps(pod), 10, PATIENCE_S)
             await schedule(line, pod, "n1")
-            after = await what_if(channel, orjson.dumps(pod), 10, TIMEOUT_S)
+            after = await what_if(channel, orjson.dumps(pod), 10, PATIENCE_S)
 
     assert (len(before.placed), len(after.placed)) == (4, 3)
     assert after.judgement is not None
@@ -91,7 +89,7 @@ async def test_explain_says_that_the_admission_policies_are_missing(tmp_path: Pa
     async with a_ready_cluster(tmp_path) as (cluster, service):
         add_pod(cluster.api, "p")
         note = ""
-        async with asyncio.timeout(15.0):
+        async with asyncio.timeout(PATIENCE_S):
             while "not in force" not in note:
                 note = (await observed(service, tmp_path, "p", PodStanding.FITS)).note
 
@@ -108,9 +106,9 @@ async def test_a_standby_says_who_leads(tmp_path: Path) -> None:
 
         async with calling(tmp_path, standby) as channel:
             with pytest.raises(NotReadyError, match="standby; leader is first-"):
-                await explain(channel, PodRef("default", "p", ""), TIMEOUT_S)
+                await explain(channel, PodRef("default", "p", ""), PATIENCE_S)
             with pytest.raises(NotReadyError, match="standby; leader is first-"):
-                await what_if(channel, b'{"spec": {}}', 1, TIMEOUT_S)
+                await what_if(channel, b'{"spec": {}}', 1, PATIENCE_S)
 
 
 async def test_malformed_and_huge_questions_are_refused_and_the_service_goes_on(tmp_path: Path) -> None:
@@ -118,15 +116,15 @@ async def test_malformed_and_huge_questions_are_refused_and_the_service_goes_on(
         stub = channel.stub(SchedulerExtenderServiceStub)
         for text in (b"", b"\xff\xfe", b"[]", b'{"spec": []}', b"[" * 10_000, b" " * 2_000_000):
             with pytest.raises(InvalidRequestError):
-                await stub.WhatIf(WhatIfRequest(pod_json=text), timeout=TIMEOUT_S)
+                await stub.WhatIf(WhatIfRequest(pod_json=text), timeout=PATIENCE_S)
             with pytest.raises(InvalidRequestError):
-                await stub.Explain(ExplainRequest(pod_json=text), timeout=TIMEOUT_S)
+                await stub.Explain(ExplainRequest(pod_json=text), timeout=PATIENCE_S)
         with pytest.raises(InvalidRequestError, match="replicas must be 1 to 1000"):
-            await stub.WhatIf(WhatIfRequest(pod_json=b'{"spec": {}}', replicas=2**32 - 1), timeout=TIMEOUT_S)
+            await stub.WhatIf(WhatIfRequest(pod_json=b'{"spec": {}}', replicas=2**32 - 1), timeout=PATIENCE_S)
         with pytest.raises(NotFoundError, match="no pod default/nobody"):
-            await explain(channel, PodRef("", "nobody", ""), TIMEOUT_S)
+            await explain(channel, PodRef("", "nobody", ""), PATIENCE_S)
 
-        alive = await what_if(channel, b'{"spec": {}}', 1, TIMEOUT_S)
+        alive = await what_if(channel, b'{"spec": {}}', 1, PATIENCE_S)
 
     assert alive.placed == ()
 
@@ -134,9 +132,9 @@ async def test_malformed_and_huge_questions_are_refused_and_the_service_goes_on(
 async def test_only_who_is_listed_may_ask(tmp_path: Path) -> None:
     async with a_ready_cluster(tmp_path) as (_, service), calling(tmp_path, service, "discovery") as channel:
         with pytest.raises(NotAllowedError):
-            await explain(channel, PodRef("default", "p", ""), TIMEOUT_S)
+            await explain(channel, PodRef("default", "p", ""), PATIENCE_S)
         with pytest.raises(NotAllowedError):
-            await what_if(channel, b'{"spec": {}}', 1, TIMEOUT_S)
+            await what_if(channel, b'{"spec": {}}', 1, PATIENCE_S)
 
 
 async def test_a_pod_whose_binds_are_refused_is_quarantined_and_says_so(tmp_path: Path) -> None:
