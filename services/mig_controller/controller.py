@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpuloom.errors import ConflictError, GpuloomError, NotReadyError
+from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, NotReadyError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import Hold
@@ -156,10 +156,11 @@ class Controller:
             await self._round()
 
     async def fit(self, demand: Mapping[str, int]) -> FitPlan:
-        """What it would take. Raise NotReadyError."""
+        """What it would take. Raise NotReadyError; InvalidRequestError for a profile that no GPU here has."""
         return await self._fit(self.current().cards, demand)
 
     async def _fit(self, cards: tuple[Card, ...], demand: Mapping[str, int]) -> FitPlan:
+        _refuse_unknown(cards, demand)
         # Beside the loop, which has a lease to renew: a mixed demand on thousands of GPUs takes seconds.
         return await asyncio.to_thread(self._makers.defragmenter.plan, cards, demand, self._clock.now())
 
@@ -320,6 +321,14 @@ class Controller:
         if self._transactions is None:
             raise NotReadyError("this replica does not lead")
         return self._transactions
+
+
+def _refuse_unknown(cards: Iterable[Card], demand: Mapping[str, int]) -> None:
+    known = {profile.name for card in cards for profile in card.geometry.profiles}
+    unknown = sorted(demand.keys() - known)
+    if unknown:
+        there = f"; profiles here: {', '.join(sorted(known))}" if known else ""
+        raise InvalidRequestError(f"no GPU here can be cut into {', '.join(unknown)}{there}")
 
 
 def _reason(cut: Cut) -> str:

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from gpuloom.errors import InvalidRequestError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.node import Delivery, NodeMode, PodRef
 from gpuloom.model.objects import ObjectMeta
@@ -118,6 +120,17 @@ async def test_a_plan_is_begun_as_a_whole_though_whoever_asked_for_it_has_left()
 
     assert isinstance(outcome[0], asyncio.CancelledError)
     assert len(world.holds) == len(decode(world.written)) == 8
+
+
+async def test_a_profile_that_no_gpu_here_has_is_refused_with_those_it_has() -> None:
+    clock = FakeClock()
+    controller = a_controller(clock, [], facts=[eight_gpus("n1")])
+    leading = asyncio.create_task(controller.lead(1000.0))
+    await clock.advance(1.0)
+
+    with pytest.raises(InvalidRequestError, match=r"into 1g\.99gb; profiles here: 1g\.10gb, 1g\.5gb,"):
+        await controller.fit({"1g.99gb": 1, "3g.20gb": 1})
+    leading.cancel()
 
 
 def eight_gpus(name: str) -> NodeFacts:
