@@ -5,11 +5,13 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from tests.cluster.binaries import REQUIRE_REAL
 URL_VARIABLE = "GPULOOM_TEST_DATABASE_URL"
 IMAGE = "postgres:17"
 _USER = "postgres"
+_GONE_WITHIN_S = 30.0
+_POLL_S = 0.01
 
 
 def require_server(environ: Mapping[str, str]) -> None:
@@ -60,12 +64,22 @@ def _in_container() -> Iterator[str]:
 @dataclass(frozen=True)
 class LocalServer:
     url: str
+    data: Path
     control: Sequence[str]
     options: str
 
     def crash(self) -> None:
-        """As if it was killed: nothing is written back, and it recovers at its next start."""
-        _run([*self.control, "-m", "immediate", "stop"])
+        """kill -9 of all its processes: nothing is written back, and it recovers at its next start."""
+        server = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(server, signal.SIGSTOP)  # so that it makes no further process meanwhile
+        processes = [server, *_children(server)]
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+        give_up_at = time.monotonic() + _GONE_WITHIN_S
+        while any(Path(f"/proc/{process}").exists() for process in processes):
+            if time.monotonic() > give_up_at:
+                raise TimeoutError("processes of a killed PostgreSQL are still there")
+            time.sleep(_POLL_S)
         _run([*self.control, "-o", self.options, "start"])
 
 
@@ -114,9 +128,19 @@ def _local_server(programs: Path, *, durable: bool) -> Iterator[LocalServer]:
         control = [*prefix, str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", f"{folder}/log"]
         _run([*control, "-o", options, "start"])
         try:
-            yield LocalServer(f"postgresql://{_USER}@127.0.0.1:{port}/postgres", control, options)
+            yield LocalServer(f"postgresql://{_USER}@127.0.0.1:{port}/postgres", data, control, options)
         finally:
             _run([*control, "-m", "immediate", "stop"])
+
+
+def _children(process: int) -> list[int]:
+    """By the parent that each process names, as the fourth word of its stat: the second may hold spaces."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def _run(command: list[str]) -> None:
