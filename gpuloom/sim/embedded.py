@@ -18,15 +18,8 @@ from gpuloom.sim.admission import register_webhook
 from gpuloom.sim.audit import AuditReport, LiveAudit, audit
 from gpuloom.sim.autoscaling import apply_policy
 from gpuloom.sim.cluster import plan_machines, with_mig_slices
-from gpuloom.sim.mesh import (
-    MeshOptions,
-    MeshPlan,
-    MeshPlanner,
-    assign_ports,
-    clean_environment,
-    count_ports,
-    write_files,
-)
+from gpuloom.sim.mesh import MeshOptions, MeshPlan, MeshPlanner, assign_ports, clean_environment, count_ports
+from gpuloom.sim.mesh_files import write_files
 from gpuloom.sim.ports import free_ports
 from gpuloom.sim.run_directory import open_run_directory
 from gpuloom.sim.supervisor import Supervisor

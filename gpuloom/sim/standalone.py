@@ -19,7 +19,8 @@ from gpuloom.runtime.parsers import Address
 from gpuloom.sim.cluster import create_machines, plan_machines, with_mig_slices
 from gpuloom.sim.hardware import MachineSpec
 from gpuloom.sim.machine import machine_names
-from gpuloom.sim.mesh import Elsewhere, MeshOptions, MeshPlanner, MeshPorts, clean_environment, kubeconfig
+from gpuloom.sim.mesh import Elsewhere, MeshOptions, MeshPlanner, MeshPorts, clean_environment
+from gpuloom.sim.mesh_files import kubeconfig
 from gpuloom.sim.ports import HOST
 from gpuloom.sim.probes import gpus_offered
 from gpuloom.sim.run_directory import RunDirectory, resume_run_directory

@@ -20,7 +20,7 @@ from gpuloom.sim.kubeapi.store import STATUS, Store
 from gpuloom.sim.kubelet.status import node_object
 from gpuloom.sim.load import Faults, LoadProfile
 from gpuloom.sim.machine import HostedContainer, HostedPod, Machine
-from gpuloom.sim.mesh import kubeconfig
+from gpuloom.sim.mesh_files import kubeconfig
 from gpuloom.sim.ports import HOST, free_ports
 from tests.bench.discovery_scale.population import (
     CONTAINER,

@@ -17,7 +17,7 @@ from gpuloom.sim.kubeapi.journal import Journal
 from gpuloom.sim.kubeapi.store import STATUS, Store
 from gpuloom.sim.kubelet.status import node_object
 from gpuloom.sim.load import Faults
-from gpuloom.sim.mesh import kubeconfig
+from gpuloom.sim.mesh_files import kubeconfig
 from gpuloom.sim.ports import HOST, free_ports
 from tests.bench.audit import PlacedPod
 from tests.bench.discovery_scale.population import NAMESPACE, running_status, with_allocation

@@ -32,8 +32,8 @@ from gpuloom.sim.mesh import (
     central,
     clean_environment,
     count_ports,
-    write_files,
 )
+from gpuloom.sim.mesh_files import write_files
 from gpuloom.sim.ports import HOST, free_ports
 from gpuloom.sim.run_directory import MARKER_FILE, RunDirectory, open_run_directory
 from gpuloom.sim.supervisor import Supervisor
