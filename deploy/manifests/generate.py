@@ -23,7 +23,11 @@ import yaml
 DEPLOY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(DEPLOY.parent))
 
-from gpuloom.cli.scheduler_config import REPLACE_DEFAULT, SchedulerConfigOptions, render_scheduler_config  # noqa: E402
+from gpuloom.cli.scheduling.scheduler_config import (  # noqa: E402
+    REPLACE_DEFAULT,
+    SchedulerConfigOptions,
+    render_scheduler_config,
+)
 from gpuloom.roster import ROSTER, Service  # noqa: E402
 from tests.cluster.assets.build import PROGRAMS, cache_folder  # noqa: E402
 

@@ -11,32 +11,16 @@ from typing import Annotated
 
 import typer
 
-from gpuloom.cli import (
-    autoscaler,
-    certs,
-    completion,
-    cost,
-    events,
-    exits,
-    explain,
-    holds,
-    mig,
-    optimize,
-    plans,
-    report,
-    run,
-    scheduler_config,
-    status,
-    top,
-    topology,
-    version,
-    whatif,
-    workloads,
-)
-from gpuloom.cli.compose import compose_environment
+from gpuloom.cli.commands import autoscaler, certs, completion, events, mig, optimize, version, workloads
+from gpuloom.cli.connection.compose import compose_environment
+from gpuloom.cli.connection.forwarding import cluster_environment
+from gpuloom.cli.connection.kube import ASK_KUBECTL
+from gpuloom.cli.costs import cost, report
 from gpuloom.cli.doctor import command as doctor
-from gpuloom.cli.forwarding import cluster_environment
-from gpuloom.cli.kube import ASK_KUBECTL
+from gpuloom.cli.nodes import status, top, topology
+from gpuloom.cli.output import exits
+from gpuloom.cli.run import command as run
+from gpuloom.cli.scheduling import explain, holds, plans, scheduler_config, whatif
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
 from gpuloom.runtime.config import ConfigError
 from gpuloom.runtime.metrics import package_version

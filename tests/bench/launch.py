@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from gpuloom.cli.scheduler_config import SchedulerConfigOptions, TlsPaths
+from gpuloom.cli.scheduling.scheduler_config import SchedulerConfigOptions, TlsPaths
 from gpuloom.kube.objects import JsonObject
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock

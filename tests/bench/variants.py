@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gpuloom.cli.scheduler_config import SchedulerConfigOptions, render_scheduler_config
+from gpuloom.cli.scheduling.scheduler_config import SchedulerConfigOptions, render_scheduler_config
 from gpuloom.errors import InvalidRequestError
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from gpuloom.cli.scheduler_config import (
+from gpuloom.cli.scheduling.scheduler_config import (
     OWN_SCHEDULER,
     SchedulerConfigOptions,
     TlsPaths,

@@ -18,7 +18,7 @@ import orjson
 from grpc import aio
 
 from gpuloom.catalog import load_catalog
-from gpuloom.cli.scheduler_config import OWN_SCHEDULER
+from gpuloom.cli.scheduling.scheduler_config import OWN_SCHEDULER
 from gpuloom.codec.allocation import decode_allocation
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuloom.cli.scheduler_config import OWN_SCHEDULER
+from gpuloom.cli.scheduling.scheduler_config import OWN_SCHEDULER
 from gpuloom.kube.objects import JsonObject, key_of, uid_of
 from gpuloom.kube.resources import PODS
 from gpuloom.names import RESOURCE_GPU_MILLI

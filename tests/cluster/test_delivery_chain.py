@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuloom.catalog import load_catalog
-from gpuloom.cli.scheduler_config import OWN_SCHEDULER
+from gpuloom.cli.scheduling.scheduler_config import OWN_SCHEDULER
 from gpuloom.codec.allocation import decode_allocation, encode_allocation
 from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.kube.objects import JsonObject, metadata_of, resource_version_of, uid_of

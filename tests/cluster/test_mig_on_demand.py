@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuloom.cli.scheduler_config import OWN_SCHEDULER
+from gpuloom.cli.scheduling.scheduler_config import OWN_SCHEDULER
 from gpuloom.errors import UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import PODS

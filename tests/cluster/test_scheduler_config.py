@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuloom.cli.scheduler_config import (
+from gpuloom.cli.scheduling.scheduler_config import (
     DEFAULT_SCHEDULER,
     SchedulerConfigOptions,
     TlsPaths,

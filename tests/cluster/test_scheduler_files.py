@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuloom.cli.scheduler_config import (
+from gpuloom.cli.scheduling.scheduler_config import (
     REPLACE_DEFAULT,
     SchedulerConfigOptions,
     TlsPaths,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuloom.cli.connection import find_endpoint
+from gpuloom.cli.connection.endpoints import find_endpoint
 from gpuloom.errors import NotAllowedError
 from gpuloom.roster import ROSTER
 from gpuloom.rpc.channel import RpcChannel
@@ -45,7 +45,7 @@ async def test_a_folder_and_a_row_make_a_service_of_the_mesh(
         greeting = await greet(mesh, "cli")
         with pytest.raises(NotAllowedError, match="node_agent may not call"):
             await greet(mesh, "node_agent")
-        monkeypatch.setattr("gpuloom.cli.connection.ROSTER", roster)
+        monkeypatch.setattr("gpuloom.cli.connection.endpoints.ROSTER", roster)
         endpoint = find_endpoint(NAME, "", run_directory, {})
 
     assert greeting == "greeter greets cli"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloom.cli import exits
-from gpuloom.cli.connection import (
+from gpuloom.cli.connection.endpoints import (
     DEFAULT_TIMEOUT_S,
     DirectoryOption,
     DiscoveryOption,
@@ -19,9 +18,10 @@ from gpuloom.cli.connection import (
     find_endpoint,
     read_cluster_async,
 )
+from gpuloom.cli.connection.kube import ContextOption, KubeconfigOption, find_access, run_targets
 from gpuloom.cli.doctor.findings import Finding, Verdict
-from gpuloom.cli.kube import ContextOption, KubeconfigOption, find_access, run_targets
-from gpuloom.cli.output import Output, OutputOption, show
+from gpuloom.cli.output import exits
+from gpuloom.cli.output.forms import Output, OutputOption, show
 from gpuloom.errors import GpuloomError
 
 if TYPE_CHECKING:

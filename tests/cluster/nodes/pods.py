@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpuloom.cli.scheduler_config import OWN_SCHEDULER
+from gpuloom.cli.scheduling.scheduler_config import OWN_SCHEDULER
 from gpuloom.errors import NotFoundError, UnavailableError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from gpuloom.cli.scheduler_config import OWN_SCHEDULER
+from gpuloom.cli.scheduling.scheduler_config import OWN_SCHEDULER
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.cluster import create_machines

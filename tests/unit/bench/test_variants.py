@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from gpuloom.cli.scheduler_config import SchedulerConfigOptions
+from gpuloom.cli.scheduling.scheduler_config import SchedulerConfigOptions
 from gpuloom.errors import InvalidRequestError
 from tests.bench.variants import Variant, interleaved, parse_variants, scheduler_config
 

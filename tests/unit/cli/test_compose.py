@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuloom.cli.compose import published_addresses
+from gpuloom.cli.connection.compose import published_addresses
 
 
 def test_only_published_grpc_ports_of_services_count() -> None:

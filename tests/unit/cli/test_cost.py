@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuloom.cli.cost import cost_lines, money, parse_window
-from gpuloom.cli.report_data import Report
-from gpuloom.cli.report_pages import html_page, markdown_page
+from gpuloom.cli.costs.cost import cost_lines, money, parse_window
+from gpuloom.cli.costs.report_data import Report
+from gpuloom.cli.costs.report_pages import html_page, markdown_page
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.cost import (
     BudgetReport,

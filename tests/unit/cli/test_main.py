@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuloom.cli import main as cli
-from gpuloom.cli.connection import Endpoint, find_endpoint, unreachable_text
-from gpuloom.cli.exits import one_line
+from gpuloom.cli.connection.endpoints import Endpoint, find_endpoint, unreachable_text
+from gpuloom.cli.output.exits import one_line
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, UnavailableError
 from gpuloom.runtime.config import ConfigError
 from gpuloom.sim.run_directory import open_run_directory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuloom.cli.mig import card_lines, demand_of, plan_lines
+from gpuloom.cli.commands.mig import card_lines, demand_of, plan_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.mig_cards import (

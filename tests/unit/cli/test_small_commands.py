@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpuloom.cli.completion import Shell, completion_script
-from gpuloom.cli.events import event_lines, event_rows
-from gpuloom.cli.forwarding import Target, targets_of
-from gpuloom.cli.output import Output, rendered
-from gpuloom.cli.version import ServiceVersion, versions_of_metrics, versions_of_pods
+from gpuloom.cli.commands.completion import Shell, completion_script
+from gpuloom.cli.commands.events import event_lines, event_rows
+from gpuloom.cli.commands.version import ServiceVersion, versions_of_metrics, versions_of_pods
+from gpuloom.cli.connection.forwarding import Target, targets_of
+from gpuloom.cli.output.forms import Output, rendered
 
 
 def an_event(component: str, minute: int, **more: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
-from gpuloom.cli.certs import register
+from gpuloom.cli.commands.certs import register
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError
 from gpuloom.roster import ROSTER
 from gpuloom.rpc.dev_ca import (

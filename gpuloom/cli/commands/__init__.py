@@ -1,0 +1,1 @@
+"""Commands that are one module each, by name. None imports another."""

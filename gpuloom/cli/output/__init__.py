@@ -1,0 +1,1 @@
+"""What all answers have in common: table or document (`forms`), columns (`tables`), exit codes (`exits`)."""
