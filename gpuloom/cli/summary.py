@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuloom.cli import exits
 from gpuloom.cli.tally import PodCounts
-from gpuloom.sim.audit import AuditReport
+from gpuloom.sim.machines.audit import AuditReport
 
 MOST_REASONS = 8
 MOST_FINDINGS = 5
