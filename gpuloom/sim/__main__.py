@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.parsers import Address, address
 from gpuloom.sim.command import CommandParser, run_command, url_argument
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.mesh.plan import MeshOptions
 from gpuloom.sim.standalone import SimulatedCluster, Surroundings
 
 

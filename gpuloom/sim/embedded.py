@@ -14,15 +14,22 @@ from pathlib import Path
 from gpuloom.roster import ROSTER, Roster
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.admission import register_webhook
-from gpuloom.sim.audit import AuditReport, LiveAudit, audit
-from gpuloom.sim.autoscaling import apply_policy
-from gpuloom.sim.cluster import plan_machines, with_mig_slices
-from gpuloom.sim.mesh import MeshOptions, MeshPlan, MeshPlanner, assign_ports, clean_environment, count_ports
-from gpuloom.sim.mesh_files import write_files
-from gpuloom.sim.ports import free_ports
-from gpuloom.sim.run_directory import open_run_directory
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.sim.machines.audit import AuditReport, LiveAudit, audit
+from gpuloom.sim.machines.cluster import plan_machines, with_mig_slices
+from gpuloom.sim.mesh.admission import register_webhook
+from gpuloom.sim.mesh.autoscaling import apply_policy
+from gpuloom.sim.mesh.files import write_files
+from gpuloom.sim.mesh.plan import (
+    MeshOptions,
+    MeshPlan,
+    MeshPlanner,
+    assign_ports,
+    clean_environment,
+    count_ports,
+)
+from gpuloom.sim.mesh.run_directory import open_run_directory
+from gpuloom.sim.processes.ports import free_ports
+from gpuloom.sim.processes.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)

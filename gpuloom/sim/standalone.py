@@ -16,15 +16,15 @@ import yaml
 from gpuloom.errors import UnavailableError
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.cluster import create_machines, plan_machines, with_mig_slices
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.machine import machine_names
-from gpuloom.sim.mesh import Elsewhere, MeshOptions, MeshPlanner, MeshPorts, clean_environment
-from gpuloom.sim.mesh_files import kubeconfig
-from gpuloom.sim.ports import HOST
-from gpuloom.sim.probes import gpus_offered
-from gpuloom.sim.run_directory import RunDirectory, resume_run_directory
-from gpuloom.sim.supervisor import PROBE_INTERVAL_S, Supervisor
+from gpuloom.sim.machines.cluster import create_machines, plan_machines, with_mig_slices
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.machines.machine import machine_names
+from gpuloom.sim.mesh.files import kubeconfig
+from gpuloom.sim.mesh.plan import Elsewhere, MeshOptions, MeshPlanner, MeshPorts, clean_environment
+from gpuloom.sim.mesh.run_directory import RunDirectory, resume_run_directory
+from gpuloom.sim.processes.ports import HOST
+from gpuloom.sim.processes.probes import gpus_offered
+from gpuloom.sim.processes.supervisor import PROBE_INTERVAL_S, Supervisor
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - the mesh comes from other containers
 

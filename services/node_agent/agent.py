@@ -11,7 +11,7 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer
 from gpuloom.rpc.serving import Served, ServingConfig, serve
 from gpuloom.runtime.app import App
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.machine import Machine
 from gpuloom.v1 import node_agent_pb2
 from gpuloom.v1.node_agent_pb2_grpc import add_NodeAgentServiceServicer_to_server
 from services.node_agent.adapters.kubelet import PodResourcesKubelet

@@ -21,7 +21,7 @@ from gpuloom.runtime.config import REQUIRED, group, setting
 from gpuloom.runtime.parsers import boolean, comma_list, existing_file, text
 from gpuloom.runtime.service import run_service
 from gpuloom.runtime.settings import HttpConfig, LogConfig
-from gpuloom.sim.machine import machine_names
+from gpuloom.sim.machines.machine import machine_names
 from services.node_agent.agent import AgentOptions, Sources, add_agent, open_machine, surround
 from services.node_agent.config import Timing
 from services.node_agent.exporter.config import ExporterConfig

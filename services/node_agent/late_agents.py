@@ -19,7 +19,7 @@ from gpuloom.kube.informer import Informer
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.app import App, Work
-from gpuloom.sim.machine import machine_names
+from gpuloom.sim.machines.machine import machine_names
 from services.node_agent.agent import AgentOptions, Surroundings, add_agent, open_machine
 from services.node_agent.exporter.config import ExporterConfig
 from services.node_agent.exporter.wiring import NodeExport

@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from gpuloom.rpc.dev_ca import tls_files
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 
 TIMEOUT_S = 10.0
 

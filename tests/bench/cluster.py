@@ -25,10 +25,10 @@ from gpuloom.names import RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.runtime.clock import Clock, SystemClock
 from gpuloom.sim.command import CommandParser, run_command
-from gpuloom.sim.hardware import Hardware
 from gpuloom.sim.kubelet.status import node_object
-from gpuloom.sim.load import Faults
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.machines.hardware import Hardware
+from gpuloom.sim.machines.load import Faults
+from gpuloom.sim.processes.ports import HOST
 from tests.bench.api_writes import WriteCounters
 from tests.bench.discovery import discovery_server
 from tests.bench.launch import FIRST_SHORTLIST, Grounds

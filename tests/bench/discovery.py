@@ -14,7 +14,7 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from gpuloom.v1 import discovery_pb2 as pb
 from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceServicer, add_DiscoveryServiceServicer_to_server
 from gpuloom.v1.types_pb2 import Heartbeat, StreamVersion

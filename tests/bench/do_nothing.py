@@ -19,7 +19,7 @@ from gpuloom.kube.client import KubeClient, PodBinding
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock, SystemClock
 from gpuloom.sim.command import CommandParser, run_command
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from tests.bench.calls import CallRecorder
 
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)

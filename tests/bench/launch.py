@@ -13,10 +13,10 @@ from gpuloom.cli.scheduling.scheduler_config import SchedulerConfigOptions, TlsP
 from gpuloom.kube.objects import JsonObject
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.child_process import Probe, ProcessSpec
-from gpuloom.sim.mesh import clean_environment
-from gpuloom.sim.ports import HOST
-from gpuloom.sim.probes import answers_ok
+from gpuloom.sim.mesh.plan import clean_environment
+from gpuloom.sim.processes.child_process import Probe, ProcessSpec
+from gpuloom.sim.processes.ports import HOST
+from gpuloom.sim.processes.probes import answers_ok
 from tests.bench.variants import Variant, scheduler_config, scheduler_name
 from tests.cluster.binaries import Binaries
 

@@ -19,8 +19,8 @@ from gpuloom.kube.objects import JsonObject, key_of
 from gpuloom.kube.resources import PODS
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import deadline
-from gpuloom.sim.ports import free_ports
-from gpuloom.sim.supervisor import RestartPolicy, Supervisor
+from gpuloom.sim.processes.ports import free_ports
+from gpuloom.sim.processes.supervisor import RestartPolicy, Supervisor
 from tests.bench.api_writes import WriteCounters, writes_between
 from tests.bench.audit import check_devices, check_nodes, placed_pods
 from tests.bench.caller import read_waits

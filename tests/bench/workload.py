@@ -15,7 +15,7 @@ from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
-from gpuloom.sim.hardware import Hardware, MachineSpec, assemble
+from gpuloom.sim.machines.hardware import Hardware, MachineSpec, assemble
 
 NAMESPACE = "bench"
 GPUS_PER_NODE = 8

@@ -22,7 +22,7 @@ from aiohttp import web
 from yarl import URL
 
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 
 _BINDING = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<pod>[^/]+)/binding")
 _HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})

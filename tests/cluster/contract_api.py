@@ -12,7 +12,7 @@ from gpuloom.kube.credentials import ConfiguredCredential, FileText, InlineText
 from gpuloom.kube.objects import key_of
 from gpuloom.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, LEASES, NODES, PDBS, PODS, Resource
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from tests.cluster.kubeconfigs import certificate_user, write_kubeconfig
 from tests.cluster.shared import AGENT_NAMESPACE, NAMESPACE, SharedControlPlane
 from tests.cluster.tcp_proxy import TcpProxy

@@ -23,8 +23,8 @@ from gpuloom.kube.access import access_from_kubeconfig
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.resources import NAMESPACES, Resource
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.supervisor import ProcessState, RestartPolicy, Supervisor
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.supervisor import ProcessState, RestartPolicy, Supervisor
 from tests.cluster.binaries import Binaries
 from tests.cluster.certificates import Authority, Identity, make_signing_key
 from tests.cluster.kubeconfigs import Server, certificate_user, token_user, write_kubeconfig

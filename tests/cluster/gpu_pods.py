@@ -19,8 +19,8 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_GPU,
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
-from gpuloom.sim.hardware import MachineSpec
 from gpuloom.sim.kubelet.host import ANNOTATION_DURATION
+from gpuloom.sim.machines.hardware import MachineSpec
 
 NAMESPACE = "work"
 

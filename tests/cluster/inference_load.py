@@ -14,7 +14,7 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import key_of
 from gpuloom.kube.resources import PODS
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from tests.cluster.gpu_pods import NAMESPACE
 
 

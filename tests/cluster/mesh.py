@@ -29,15 +29,15 @@ from gpuloom.kube.resources import NODES
 from gpuloom.roster import GRPC, HTTP, ROSTER, Kind
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.audit import AuditReport, audit
-from gpuloom.sim.child_process import Probe, ProcessSpec
-from gpuloom.sim.cluster import create_machines
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.machine import Machine
-from gpuloom.sim.mesh import central, clean_environment
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.sim.machines.audit import AuditReport, audit
+from gpuloom.sim.machines.cluster import create_machines
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.machines.machine import Machine
+from gpuloom.sim.mesh.plan import central, clean_environment
+from gpuloom.sim.processes.child_process import Probe, ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.probes import answers_ok
+from gpuloom.sim.processes.supervisor import Supervisor
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.shared import account_of, apply_rights
 

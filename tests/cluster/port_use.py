@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpuloom.errors import ConflictError
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 
 _LISTENING = "0A"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.child_process import Probe, ProcessSpec
-from gpuloom.sim.ports import HOST
-from gpuloom.sim.probes import TIMEOUT_S, answers_ok
+from gpuloom.sim.processes.child_process import Probe, ProcessSpec
+from gpuloom.sim.processes.ports import HOST
+from gpuloom.sim.processes.probes import TIMEOUT_S, answers_ok
 from tests.cluster.binaries import Binaries
 from tests.cluster.certificates import KeyPair
 from tests.cluster.network.addresses import SERVICE_RANGE

@@ -30,11 +30,11 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
-from gpuloom.sim.supervisor import ProcessState, Supervisor
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.probes import answers_ok
+from gpuloom.sim.processes.supervisor import ProcessState, Supervisor
 from tests.cluster.binaries import require_binaries
 from tests.cluster.mesh import MeshLayout
 from tests.cluster.nodes.configuration import RuntimeLine

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.resources import LEASES, PODS
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.ports import free_ports
-from gpuloom.sim.supervisor import ProcessState, Supervisor
+from gpuloom.sim.processes.ports import free_ports
+from gpuloom.sim.processes.supervisor import ProcessState, Supervisor
 from tests.cluster.leader_proxy import LeaderProxy
 from tests.cluster.mesh import MeshLayout
 from tests.cluster.replicas import Replica

@@ -22,11 +22,11 @@ from gpuloom.names import RESOURCE_GPU_MILLI
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.identity import server_name
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
-from gpuloom.sim.supervisor import ProcessState
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.probes import answers_ok
+from gpuloom.sim.processes.supervisor import ProcessState
 from tests.cluster.api_proxy import ApiProxy, Treatment
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.gpu_pods import a_gpu_pod

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 
 _CHUNK_BYTES = 64 * 1024
 

@@ -20,11 +20,11 @@ from gpuloom.kube.resources import AUTOSCALING_POLICIES, DEPLOYMENTS, GPU_NODE_C
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_SPOT_WARNING
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.child_process import ProcessSpec
 from gpuloom.sim.cloud.client import CloudClient
-from gpuloom.sim.cluster import plan_machines
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
+from gpuloom.sim.machines.cluster import plan_machines
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.probes import answers_ok
 from tests.cluster.binaries import Binaries
 from tests.cluster.contract_api import CRDS
 from tests.cluster.control_plane import ControlPlaneOptions, open_control_plane

@@ -21,10 +21,10 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import NodeMode
 from gpuloom.names import RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.cluster import plan_machines
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.journal import EntryKind, read_journal
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.cluster import plan_machines
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.machines.journal import EntryKind, read_journal
+from gpuloom.sim.machines.machine import Machine
 from tests.cluster.api_proxy import UNTOUCHED, Fate, Treatment
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import open_control_plane

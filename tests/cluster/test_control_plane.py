@@ -16,8 +16,8 @@ from gpuloom.kube.credentials import FileText
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Resource
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.supervisor import StartError
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.supervisor import StartError
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlaneOptions, open_control_plane
 from tests.cluster.port_use import refuse_used_ports

@@ -29,9 +29,9 @@ from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, LABEL_MODE, RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.mesh import MeshLayout
 from tests.cluster.nodes.configuration import RuntimeLine

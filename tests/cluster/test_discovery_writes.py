@@ -20,7 +20,7 @@ from gpuloom.model.node import NodeMode
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.ports import free_ports
+from gpuloom.sim.processes.ports import free_ports
 from tests.cluster.fake_nodes import FakeNode, create_nodes
 from tests.cluster.shared import SharedControlPlane, account_of
 from tests.scenarios.discovery.agents import HOST, Script, a_state, serving_agents, with_lost_gpu

@@ -16,7 +16,7 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_CAPACITY_EPOCH, RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.cluster import plan_machines
+from gpuloom.sim.machines.cluster import plan_machines
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import open_control_plane
 from tests.cluster.gpu_pods import (

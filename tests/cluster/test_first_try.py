@@ -12,8 +12,8 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.node import NodeMode
 from gpuloom.names import LABEL_MODE, RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.cluster import plan_machines
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.machines.cluster import plan_machines
+from gpuloom.sim.processes.ports import HOST
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import open_control_plane
 from tests.cluster.gpu_pods import NAMESPACE, a_gpu_pod, create_namespace

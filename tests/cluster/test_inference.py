@@ -21,8 +21,8 @@ from gpuloom.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_POLICIES, Reso
 from gpuloom.model.node import NodeMode
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.cluster import plan_machines
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.machines.cluster import plan_machines
+from gpuloom.sim.processes.ports import HOST
 from services.autoscaler.inference.adapters.api_services import API_SERVICES
 from services.autoscaler.inference.adapters.targets import HPAS
 from tests.cluster.binaries import Binaries

@@ -20,7 +20,7 @@ from gpuloom.kube.resources import PODS
 from gpuloom.model.mig import MigPlacement
 from gpuloom.names import ANNOTATION_MIG_PROFILE
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from tests.cluster.nodes.configuration import RuntimeLine
 from tests.cluster.nodes.pods import NAMESPACE, a_pod, wait_gone, wait_started
 from tests.cluster.nodes.real_node import RealNode

@@ -29,10 +29,10 @@ from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates,
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.mesh import clean_environment
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
+from gpuloom.sim.mesh.plan import clean_environment
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.probes import answers_ok
 from services.discovery.adapters.agents import GrpcAgents
 from tests.cluster.binaries import require_binaries
 from tests.cluster.control_plane import ControlPlane

@@ -21,9 +21,9 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, LABEL_MODE, RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.audit import audit
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.audit import audit
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.machines.machine import Machine
 from tests.cluster.binaries import require_binaries
 from tests.cluster.control_plane import ControlPlane, open_control_plane
 from tests.cluster.mesh import MeshLayout

@@ -12,7 +12,7 @@ from gpuloom.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, PODS, VALIDATI
 from gpuloom.rpc.authority import Pair, issue, new_authority
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from tests.cluster.binaries import Binaries
 from tests.cluster.workplace import Workplace, open_workplace
 

@@ -14,9 +14,9 @@ from gpuloom.kube.objects import JsonObject
 from gpuloom.roster import GRPC, HTTP
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.supervisor import RestartPolicy, Supervisor
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.supervisor import RestartPolicy, Supervisor
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, ControlPlaneOptions, open_control_plane
 from tests.cluster.mesh import MeshLayout, assign_ports, count_ports

@@ -32,7 +32,7 @@ print(json.dumps([os.getuid(), os.getgid(), written, status["Uid"].split(), int(
 """
 AUDIT = """
 import json, pathlib
-from gpuloom.sim.audit import audit
+from gpuloom.sim.machines.audit import audit
 report = audit(pathlib.Path("/var/lib/gpuloom/machines"))
 print(json.dumps([report.starts, [str(finding) for finding in report.findings]]))
 """

@@ -12,10 +12,10 @@ import aiohttp
 import yaml
 
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.probes import answers_ok
+from gpuloom.sim.processes.supervisor import Supervisor
 
 JOB = "gpus"
 _INTERVAL = "500ms"

@@ -17,7 +17,7 @@ from gpuloom.model.policies import (
     TargetMetric,
 )
 from gpuloom.runtime.clock import SystemClock, deadline
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from services.autoscaler.inference.adapters.exposition import ExpositionMeasures
 from services.autoscaler.inference.adapters.prometheus import PrometheusMeasures
 from services.autoscaler.inference.core.catalogue import CATALOGUE

@@ -17,8 +17,8 @@ import yaml
 
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.embedded import open_mesh
-from gpuloom.sim.mesh import MeshOptions
-from gpuloom.sim.ports import HOST, free_ports
+from gpuloom.sim.mesh.plan import MeshOptions
+from gpuloom.sim.processes.ports import HOST, free_ports
 from tests.prometheus.queries import (
     MONITORING,
     RULES,

@@ -9,7 +9,7 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from services.node_agent.exporter.core.exposition import PageFormat
 from services.node_agent.exporter.exporter import Exporter
 from services.node_agent.exporter.metrics import ExporterMetrics

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.embedded import open_mesh
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.mesh.plan import MeshOptions
 from tests.scaffold.writing import python_path, write_services
 
 CLOCK = SystemClock()

@@ -15,7 +15,7 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.metrics import new_registry
 from gpuloom.sim.embedded import EmbeddedMesh, open_mesh
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.mesh.plan import MeshOptions
 from tests.scaffold.writing import python_path, write_services
 
 NAME = "greeter"

@@ -11,7 +11,7 @@ import pytest
 
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.sim.embedded import open_mesh
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.mesh.plan import MeshOptions
 from tests.unit.console.pages import next_event
 
 CLOCK = SystemClock()

@@ -9,8 +9,8 @@ from gpuloom.kube.resources import PODS
 from gpuloom.model.node import NodeMode
 from gpuloom.names import RESOURCE_NVIDIA_GPU
 from gpuloom.sim.embedded import open_mesh
-from gpuloom.sim.journal import JOURNAL_FILE, read_journal
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.machines.journal import JOURNAL_FILE, read_journal
+from gpuloom.sim.mesh.plan import MeshOptions
 from tests.scenarios.test_mesh_survives_kills import CLOCK, NAMESPACE, Cluster, a_pod
 
 GRACE_S = 8

@@ -18,8 +18,8 @@ from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.sim.embedded import EmbeddedMesh, open_mesh
-from gpuloom.sim.mesh import MeshOptions
-from gpuloom.sim.supervisor import ProcessState
+from gpuloom.sim.mesh.plan import MeshOptions
+from gpuloom.sim.processes.supervisor import ProcessState
 
 NAMESPACE = "team-a"
 LONGEST_WAIT_S = 90.0

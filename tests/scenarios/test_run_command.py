@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuloom.roster import ROSTER
-from gpuloom.sim.mesh import central
+from gpuloom.sim.mesh.plan import central
 
 PROCESSES = 8 + len(central(ROSTER))
 """With two nodes: API, cloud, kubelets, scheduler, two players, two agents, services."""

@@ -13,7 +13,7 @@ from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, ANNOTATION_MIG_PROFILE, RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.embedded import open_mesh
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.mesh.plan import MeshOptions
 from tests.scenarios.test_mesh_survives_kills import NAMESPACE, Cluster, a_pod, eventually
 
 CLOCK = SystemClock()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuloom.sim.mesh import clean_environment
-from gpuloom.sim.ports import free_ports
+from gpuloom.sim.mesh.plan import clean_environment
+from gpuloom.sim.processes.ports import free_ports
 from tests.mesh.clients.usage_keeper import Keeper, following
 from tests.mesh.node_agent.builders import Mesh, a_mesh
 from tests.mesh.waiting import until

@@ -8,7 +8,7 @@ import yaml
 
 from deploy.docker.build import IMAGES, ROOT, version
 from gpuloom.roster import GRPC, HTTP, ROSTER, Embedded, Kind, Service
-from gpuloom.sim.mesh import LIVELY_USAGE, SERVICE_NAMESPACE
+from gpuloom.sim.mesh.plan import LIVELY_USAGE, SERVICE_NAMESPACE
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 BLOCKS: dict[str, dict[str, Any]] = COMPOSE["services"]

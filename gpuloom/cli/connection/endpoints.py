@@ -89,7 +89,7 @@ _TRANSPORT_WORDS = {
 
 def _of_run(service: str, directory: Path) -> Endpoint:
     # Imported here: it brings gRPC along, and `gpuloom --help` shall be quick.
-    from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
+    from gpuloom.sim.mesh.run_directory import is_in_use  # noqa: PLC0415
 
     short = ROSTER[service].short
     path = directory / ENDPOINTS_FILE

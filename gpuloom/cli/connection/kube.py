@@ -37,7 +37,7 @@ def find_access(kubeconfig: Path | None, context: str, directory: Path) -> "Kube
 
 def run_targets(kubeconfig: Path | None, context: str, directory: Path) -> dict[str, list[str]] | None:
     """Where the processes of each service of the run in `directory` serve metrics; None: ask a cluster."""
-    from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
+    from gpuloom.sim.mesh.run_directory import is_in_use  # noqa: PLC0415
 
     path = directory / "prometheus-targets.json"
     other = kubeconfig is not None or context or os.environ.get(ASK_KUBECTL)
@@ -47,7 +47,7 @@ def run_targets(kubeconfig: Path | None, context: str, directory: Path) -> dict[
 
 
 def _of_run(directory: Path) -> Path | None:
-    from gpuloom.sim.run_directory import is_in_use  # noqa: PLC0415
+    from gpuloom.sim.mesh.run_directory import is_in_use  # noqa: PLC0415
 
     path = directory / "kubeconfig"
     return path if path.exists() and is_in_use(directory) else None

@@ -105,7 +105,7 @@ def run(  # noqa: PLR0913, PLR0917 - a parameter per option
     """
     # Imported here: they bring gRPC along, and `gpuloom --help` shall be quick.
     from gpuloom.cli.run.session import RunRequest  # noqa: PLC0415
-    from gpuloom.sim.mesh import MeshOptions  # noqa: PLC0415
+    from gpuloom.sim.mesh.plan import MeshOptions  # noqa: PLC0415
 
     options = MeshOptions(nodes, seed, rate, autoscaling=True)
     summary = _run(RunRequest(options, directory, duration, faults), headless or not sys.stdout.isatty())

@@ -11,7 +11,7 @@ from rich.live import Live
 from gpuloom.cli.run.observation import MeshView, Observer
 from gpuloom.cli.run.screen import Frame, render
 from gpuloom.roster import Service
-from gpuloom.sim.mesh import CONSOLE, MeshPlan, central
+from gpuloom.sim.mesh.plan import CONSOLE, MeshPlan, central
 
 
 class ProgressLines:

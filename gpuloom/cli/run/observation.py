@@ -31,11 +31,11 @@ from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.metrics import new_registry
-from gpuloom.sim.audit import AuditReport
 from gpuloom.sim.embedded import EmbeddedMesh
-from gpuloom.sim.fault_plan import PlannedFault
-from gpuloom.sim.fault_player import FaultPlayer
-from gpuloom.sim.supervisor import ProcessStatus
+from gpuloom.sim.machines.audit import AuditReport
+from gpuloom.sim.mesh.fault_plan import PlannedFault
+from gpuloom.sim.mesh.fault_player import FaultPlayer
+from gpuloom.sim.processes.supervisor import ProcessStatus
 
 _log = logging.getLogger(__name__)
 

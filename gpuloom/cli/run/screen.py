@@ -17,7 +17,7 @@ from gpuloom.cli.run.observation import MeshView
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Decision, Verdict
 from gpuloom.model.money import usd
-from gpuloom.sim.supervisor import ProcessState
+from gpuloom.sim.processes.supervisor import ProcessState
 
 BROKEN = "bold red"
 WAITING = "yellow"

@@ -20,9 +20,9 @@ from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.interruption import interrupted_by
 from gpuloom.runtime.logs import LogFormat, LogLevel, configure_logging
 from gpuloom.sim.embedded import EmbeddedMesh, open_mesh
-from gpuloom.sim.fault_player import FaultPlayer, plan_faults
-from gpuloom.sim.mesh import MeshOptions, MeshPlan
-from gpuloom.sim.supervisor import ProcessState
+from gpuloom.sim.mesh.fault_player import FaultPlayer, plan_faults
+from gpuloom.sim.mesh.plan import MeshOptions, MeshPlan
+from gpuloom.sim.processes.supervisor import ProcessState
 
 LOG_FILE = "gpuloom-run.log"
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuloom.cli.output import exits
 from gpuloom.cli.run.tally import PodCounts
-from gpuloom.sim.audit import AuditReport
+from gpuloom.sim.machines.audit import AuditReport
 
 MOST_REASONS = 8
 MOST_FINDINGS = 5

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from gpuloom.catalog import Catalog
 from gpuloom.sim.cloud.model import Instance, InstanceState, Offering
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.machine import MACHINE_FILE, Machine, end_machine
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.machines.machine import MACHINE_FILE, Machine, end_machine
 
 LABEL_CAPACITY_TYPE = "gpuloom.dev/capacity-type"
 LABEL_INSTANCE_GROUP = "gpuloom.dev/instance-group"

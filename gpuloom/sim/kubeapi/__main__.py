@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gpuloom.catalog.manifests import definitions, priority_classes
 from gpuloom.errors import GpuloomError
-from gpuloom.sim.kubeapi.database import Change
-from gpuloom.sim.kubeapi.journal import Journal, StateError
 from gpuloom.sim.kubeapi.server import SimKubeApi
+from gpuloom.sim.kubeapi.storage.database import Change
+from gpuloom.sim.kubeapi.storage.journal import Journal, StateError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,13 +14,13 @@ import orjson
 from aiohttp import web
 
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.kubeapi import discovery, requests
 from gpuloom.sim.kubeapi.admission.chain import AdmissionChain
+from gpuloom.sim.kubeapi.endpoints import discovery, requests
+from gpuloom.sim.kubeapi.endpoints.verbs import Answer, Call, Verbs
+from gpuloom.sim.kubeapi.endpoints.watch import WatchHub, WatchRequest, error_line
 from gpuloom.sim.kubeapi.faults import ConnectionDropped, Faults, When
 from gpuloom.sim.kubeapi.status import ApiError, unknown_path
-from gpuloom.sim.kubeapi.store import Store
-from gpuloom.sim.kubeapi.verbs import Answer, Call, Verbs
-from gpuloom.sim.kubeapi.watch import WatchHub, WatchRequest, error_line
+from gpuloom.sim.kubeapi.verbs.store import Store
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
 _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/livez", "/version"})

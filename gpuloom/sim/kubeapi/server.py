@@ -11,17 +11,17 @@ from aiohttp import web
 from gpuloom.runtime.clock import Clock, SystemClock
 from gpuloom.sim.kubeapi.admission.caller import WebhookCaller
 from gpuloom.sim.kubeapi.admission.chain import AdmissionChain
-from gpuloom.sim.kubeapi.collection import Object
-from gpuloom.sim.kubeapi.database import Change
-from gpuloom.sim.kubeapi.deletion import expire_events
-from gpuloom.sim.kubeapi.disruption import Disruptions
+from gpuloom.sim.kubeapi.endpoints.verbs import Verbs
+from gpuloom.sim.kubeapi.endpoints.watch import WatchHub
 from gpuloom.sim.kubeapi.faults import Faults
 from gpuloom.sim.kubeapi.http import MAX_BODY_BYTES, Frontend
-from gpuloom.sim.kubeapi.journal import Journal
-from gpuloom.sim.kubeapi.preinstalled import install
-from gpuloom.sim.kubeapi.store import Store
-from gpuloom.sim.kubeapi.verbs import Verbs
-from gpuloom.sim.kubeapi.watch import WatchHub
+from gpuloom.sim.kubeapi.storage.collection import Object
+from gpuloom.sim.kubeapi.storage.database import Change
+from gpuloom.sim.kubeapi.storage.journal import Journal
+from gpuloom.sim.kubeapi.verbs.deletion import expire_events
+from gpuloom.sim.kubeapi.verbs.disruption import Disruptions
+from gpuloom.sim.kubeapi.verbs.preinstalled import install
+from gpuloom.sim.kubeapi.verbs.store import Store
 
 _MAX_LINE_BYTES = 64 * 1024
 _SHUTDOWN_TIMEOUT_S = 2.0

@@ -24,9 +24,9 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_GPU,
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
-from gpuloom.sim.hardware import Hardware
-from gpuloom.sim.load import Faults
-from gpuloom.sim.machine import HostedClaim, HostedContainer, HostedPod
+from gpuloom.sim.machines.hardware import Hardware
+from gpuloom.sim.machines.load import Faults
+from gpuloom.sim.machines.machine import HostedClaim, HostedContainer, HostedPod
 
 ANNOTATION_CLAIMS = "sim.gpuloom.dev/claims"
 GPU_DRIVER = "gpu.nvidia.com"

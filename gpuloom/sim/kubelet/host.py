@@ -14,11 +14,11 @@ from gpuloom.kube.parse import format_micro_time
 from gpuloom.model.node import PodRef
 from gpuloom.runtime.clock import Clock
 from gpuloom.sim.duration import parse_duration_s
-from gpuloom.sim.journal import EntryKind, Journal, JournalEntry, missing_entries
 from gpuloom.sim.kubelet.devices import MachineView, Refusal, admit
-from gpuloom.sim.layouts import layout_lock
-from gpuloom.sim.load import LoadProfile
-from gpuloom.sim.machine import HostedPod, Machine
+from gpuloom.sim.machines.journal import EntryKind, Journal, JournalEntry, missing_entries
+from gpuloom.sim.machines.layouts import layout_lock
+from gpuloom.sim.machines.load import LoadProfile
+from gpuloom.sim.machines.machine import HostedPod, Machine
 
 ANNOTATION_DURATION = "sim.gpuloom.dev/duration"
 ANNOTATION_OUTCOME = "sim.gpuloom.dev/outcome"

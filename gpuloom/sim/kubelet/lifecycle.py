@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuloom.kube.objects import JsonObject, metadata_of
-from gpuloom.sim.machine import HostedPod
+from gpuloom.sim.machines.machine import HostedPod
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 

@@ -14,9 +14,9 @@ from gpuloom.kubelet.podresources_pb2_grpc import (
 )
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.node import NodeMode
-from gpuloom.sim.hardware import Hardware, plugin_resource
 from gpuloom.sim.kubelet.host import Host
-from gpuloom.sim.machine import HostedClaim, HostedPod
+from gpuloom.sim.machines.hardware import Hardware, plugin_resource
+from gpuloom.sim.machines.machine import HostedClaim, HostedPod
 
 MAX_SOCKET_PATH_BYTES = 107
 

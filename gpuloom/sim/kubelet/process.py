@@ -32,7 +32,7 @@ from gpuloom.sim.kubelet.status import (
     node_status_patch,
 )
 from gpuloom.sim.kubelet.worker import PodWorker
-from gpuloom.sim.machine import Machine, find_machines, machine_names
+from gpuloom.sim.machines.machine import Machine, find_machines, machine_names
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from typing import Any
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.parse import format_micro_time, format_time, parse_time, quantity_value
 from gpuloom.model.node import NodeMode
-from gpuloom.sim.hardware import Hardware
 from gpuloom.sim.kubelet.devices import unhealthy_devices
-from gpuloom.sim.load import Faults
+from gpuloom.sim.machines.hardware import Hardware
+from gpuloom.sim.machines.load import Faults
 
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40

@@ -8,9 +8,9 @@ from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import Holder, HolderSource, PodPresence
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.energy import EnergyMeter
-from gpuloom.sim.load import DeviceProcess
-from gpuloom.sim.machine import Machine, Readings
+from gpuloom.sim.machines.energy import EnergyMeter
+from gpuloom.sim.machines.load import DeviceProcess
+from gpuloom.sim.machines.machine import Machine, Readings
 from services.node_agent.adapters.simulated_readings import (
     activity_of,
     instances_of,

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuUsage
 from gpuloom.model.wiring import GpuWiring, NvLink, NvLinkRemote
-from gpuloom.sim.hardware import Hardware
-from gpuloom.sim.machine import Readings
+from gpuloom.sim.machines.hardware import Hardware
+from gpuloom.sim.machines.machine import Readings
 from services.node_agent.core.readings import Activity, GpuCounters, GpuSample, InstanceReading
 
 _IDLE_CLOCK_MHZ = 210

@@ -18,12 +18,12 @@ from gpuloom.kubelet.podresources_pb2_grpc import (
 )
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.child_process import ProcessSpec
 from gpuloom.sim.kubeapi import SimKubeApi
-from gpuloom.sim.kubeapi.store import STATUS
-from gpuloom.sim.mesh import clean_environment
-from gpuloom.sim.ports import HOST
-from gpuloom.sim.probes import answers_ok
+from gpuloom.sim.kubeapi.verbs.store import STATUS
+from gpuloom.sim.mesh.plan import clean_environment
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST
+from gpuloom.sim.processes.probes import answers_ok
 from tests.bench.agent.variants import Given, Variant, devices, instances, machine_keys
 from tests.nvml.library import STATE_VARIABLE, Standin
 

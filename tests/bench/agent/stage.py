@@ -19,10 +19,10 @@ from gpuloom.rpc.channel import RpcChannel, open_stream
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.child_process import last_lines
 from gpuloom.sim.kubeapi import SimKubeApi
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.sim.processes.child_process import last_lines
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.supervisor import Supervisor
 from gpuloom.v1.node_agent_pb2 import WatchStateRequest
 from gpuloom.v1.node_agent_pb2_grpc import NodeAgentServiceStub
 from tests.bench.agent.looks import Sample

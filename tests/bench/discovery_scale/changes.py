@@ -14,8 +14,8 @@ from gpuloom.model.gpu import Gpu, GpuHealth
 from gpuloom.rpc.channel import RpcChannel, open_stream
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.load import Faults, GpuFault
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.load import Faults, GpuFault
+from gpuloom.sim.machines.machine import Machine
 from gpuloom.v1.node_agent_pb2 import WatchStateRequest
 from gpuloom.v1.node_agent_pb2_grpc import NodeAgentServiceStub
 

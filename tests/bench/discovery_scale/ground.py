@@ -15,13 +15,13 @@ import yaml
 from gpuloom.model.node import PodRef
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.kubeapi.journal import Journal
-from gpuloom.sim.kubeapi.store import STATUS, Store
+from gpuloom.sim.kubeapi.storage.journal import Journal
+from gpuloom.sim.kubeapi.verbs.store import STATUS, Store
 from gpuloom.sim.kubelet.status import node_object
-from gpuloom.sim.load import Faults, LoadProfile
-from gpuloom.sim.machine import HostedContainer, HostedPod, Machine
-from gpuloom.sim.mesh_files import kubeconfig
-from gpuloom.sim.ports import HOST, free_ports
+from gpuloom.sim.machines.load import Faults, LoadProfile
+from gpuloom.sim.machines.machine import HostedContainer, HostedPod, Machine
+from gpuloom.sim.mesh.files import kubeconfig
+from gpuloom.sim.processes.ports import HOST, free_ports
 from tests.bench.discovery_scale.population import (
     CONTAINER,
     NAMESPACE,

@@ -13,9 +13,9 @@ from gpuloom.errors import UnavailableError
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.ports import HOST
-from gpuloom.sim.probes import gpus_offered
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.sim.processes.ports import HOST
+from gpuloom.sim.processes.probes import gpus_offered
+from gpuloom.sim.processes.supervisor import Supervisor
 from tests.bench.agent.observation import Memory, cpu_s, memory, yardstick_s
 from tests.bench.discovery_scale.changes import AgentProbe, make_changes
 from tests.bench.discovery_scale.figures import OwnFigures, parse_own_figures

@@ -9,7 +9,7 @@ from gpuloom.model.allocation import AllocatedDevice, Allocation
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI
-from gpuloom.sim.hardware import MachineSpec
+from gpuloom.sim.machines.hardware import MachineSpec
 
 NAMESPACE = "team"
 CONTAINER = "main"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.child_process import Probe, ProcessSpec
-from gpuloom.sim.mesh import SERVICE_NAMESPACE, clean_environment
-from gpuloom.sim.ports import HOST
-from gpuloom.sim.probes import answers_ok
+from gpuloom.sim.mesh.plan import SERVICE_NAMESPACE, clean_environment
+from gpuloom.sim.processes.child_process import Probe, ProcessSpec
+from gpuloom.sim.processes.ports import HOST
+from gpuloom.sim.processes.probes import answers_ok
 from tests.bench.discovery_scale.ground import Fleet, Ground
 
 DISCOVERY = "discovery"

@@ -18,7 +18,7 @@ import orjson
 
 from gpuloom.kube.objects import JsonObject, key_of, uid_of
 from gpuloom.rpc.dev_ca import tls_files
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from gpuloom.sim.scheduler.extender import client_tls
 from gpuloom.sim.scheduler.wire import ExtenderError, bind_answer, filter_answer, prioritize_answer
 

@@ -12,13 +12,13 @@ from gpuloom.model.snapshot import NodeFacts
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.hardware import Hardware
-from gpuloom.sim.kubeapi.journal import Journal
-from gpuloom.sim.kubeapi.store import STATUS, Store
+from gpuloom.sim.kubeapi.storage.journal import Journal
+from gpuloom.sim.kubeapi.verbs.store import STATUS, Store
 from gpuloom.sim.kubelet.status import node_object
-from gpuloom.sim.load import Faults
-from gpuloom.sim.mesh_files import kubeconfig
-from gpuloom.sim.ports import HOST, free_ports
+from gpuloom.sim.machines.hardware import Hardware
+from gpuloom.sim.machines.load import Faults
+from gpuloom.sim.mesh.files import kubeconfig
+from gpuloom.sim.processes.ports import HOST, free_ports
 from tests.bench.audit import PlacedPod
 from tests.bench.discovery_scale.population import NAMESPACE, running_status, with_allocation
 from tests.bench.extender_scale.population import (

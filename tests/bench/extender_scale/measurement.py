@@ -12,9 +12,9 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.listing import Selection
 from gpuloom.kube.resources import PODS
 from gpuloom.runtime.clock import Clock, deadline
-from gpuloom.sim.child_process import ProcessSpec, last_lines
-from gpuloom.sim.ports import HOST
-from gpuloom.sim.supervisor import RestartPolicy, Supervisor
+from gpuloom.sim.processes.child_process import ProcessSpec, last_lines
+from gpuloom.sim.processes.ports import HOST
+from gpuloom.sim.processes.supervisor import RestartPolicy, Supervisor
 from tests.bench.agent.observation import Memory, cpu_s, memory
 from tests.bench.audit import check_devices, check_nodes, placed_pods
 from tests.bench.discovery import discovery_server

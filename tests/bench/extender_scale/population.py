@@ -9,7 +9,7 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import Holder, HolderSource, NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts, PodAllocation
 from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI
-from gpuloom.sim.hardware import Hardware
+from gpuloom.sim.machines.hardware import Hardware
 from tests.bench.audit import PlacedPod
 from tests.bench.discovery_scale.population import CONTAINER, pod_object, shares
 from tests.bench.workload import PodPlan, node_facts, plan_pods

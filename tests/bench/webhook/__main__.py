@@ -25,11 +25,11 @@ import orjson
 
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates, tls_files
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.child_process import ProcessSpec
 from gpuloom.sim.command import CommandParser, run_command
-from gpuloom.sim.ports import HOST, free_ports
-from gpuloom.sim.probes import answers_ok
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.ports import HOST, free_ports
+from gpuloom.sim.processes.probes import answers_ok
+from gpuloom.sim.processes.supervisor import Supervisor
 from tests.bench.measures import Aim, durations
 
 ROUNDS = 5

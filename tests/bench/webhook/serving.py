@@ -18,7 +18,7 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.tls import server_ssl_context
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.command import CommandParser, run_command
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from gpuloom.v1 import optimizer_pb2 as pb
 from services.webhook.adapters.optimizer import OptimizerAdvisor, asking
 from services.webhook.admission import MUTATE, Admission, AdmissionSettings, Handler

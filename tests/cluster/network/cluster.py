@@ -17,7 +17,7 @@ from gpuloom.errors import UnavailableError
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.objects import JsonObject
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.probes import answers_ok
+from gpuloom.sim.processes.probes import answers_ok
 from tests.cluster.binaries import require_binaries
 from tests.cluster.control_plane import ControlPlane, ControlPlaneOptions, open_control_plane
 from tests.cluster.network.configuration import PROXY_HEALTH_PORT, kube_proxy_configuration

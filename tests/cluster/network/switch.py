@@ -16,8 +16,8 @@ from pathlib import Path
 
 from gpuloom.errors import UnavailableError
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.child_process import ProcessSpec
-from gpuloom.sim.supervisor import Supervisor
+from gpuloom.sim.processes.child_process import ProcessSpec
+from gpuloom.sim.processes.supervisor import Supervisor
 from tests.cluster.network.addresses import MAX_CLUSTERS, SERVICE_RANGE, ClusterAddresses, NodeAddresses
 
 _HOLDER = "network"

@@ -26,10 +26,10 @@ from gpuloom.errors import InvalidRequestError, NotFoundError, UnavailableError
 from gpuloom.kube.objects import JsonObject, key_of
 from gpuloom.kube.resources import NODES
 from gpuloom.runtime.clock import Clock, SystemClock, deadline
-from gpuloom.sim.child_process import Probe, ProcessSpec, signal_group
-from gpuloom.sim.ports import free_ports
-from gpuloom.sim.probes import answers_ok
-from gpuloom.sim.supervisor import ProcessState, RestartPolicy, Supervisor
+from gpuloom.sim.processes.child_process import Probe, ProcessSpec, signal_group
+from gpuloom.sim.processes.ports import free_ports
+from gpuloom.sim.processes.probes import answers_ok
+from gpuloom.sim.processes.supervisor import ProcessState, RestartPolicy, Supervisor
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.network.addresses import DNS_ADDRESS
 from tests.cluster.network.configuration import pod_network_configuration

@@ -15,9 +15,9 @@ from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef
 from gpuloom.model.node import PodRef
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.journal import EntryKind, Journal, JournalEntry
-from gpuloom.sim.load import LoadProfile
-from gpuloom.sim.machine import HostedContainer, HostedPod, Machine
+from gpuloom.sim.machines.journal import EntryKind, Journal, JournalEntry
+from gpuloom.sim.machines.load import LoadProfile
+from gpuloom.sim.machines.machine import HostedContainer, HostedPod, Machine
 from tests.cluster.nodes.cgroups import ROOT, hierarchies, processes
 from tests.cluster.nodes.pods import (
     CONTAINER,

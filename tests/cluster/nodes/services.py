@@ -11,10 +11,10 @@ import orjson
 from gpuloom.cli.scheduling.scheduler_config import OWN_SCHEDULER
 from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates
 from gpuloom.runtime.clock import Clock
-from gpuloom.sim.cluster import create_machines
-from gpuloom.sim.hardware import MachineSpec
-from gpuloom.sim.machine import Machine
-from gpuloom.sim.ports import HOST, free_ports
+from gpuloom.sim.machines.cluster import create_machines
+from gpuloom.sim.machines.hardware import MachineSpec
+from gpuloom.sim.machines.machine import Machine
+from gpuloom.sim.processes.ports import HOST, free_ports
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.mesh import ACCOUNTS, MeshLayout, assign_ports, count_ports
 from tests.cluster.shared import account_of, apply_rights

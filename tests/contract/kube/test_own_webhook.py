@@ -18,7 +18,7 @@ from gpuloom.rpc.dev_ca import CertificateOrder, issue_development_certificates,
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.tls import server_ssl_context
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.ports import HOST, free_ports
+from gpuloom.sim.processes.ports import HOST, free_ports
 from services.webhook.adapters.kubernetes import CaBundle
 from services.webhook.admission import GUARD, MUTATE, Admission, AdmissionSettings
 from services.webhook.core.pods import Advice, Offers, PodPolicy, Surroundings

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gpuloom.kube.objects import JsonObject
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.ports import HOST
+from gpuloom.sim.processes.ports import HOST
 from tests.cluster.certificates import Authority, Identity
 
 Answer = Callable[[JsonObject], JsonObject]

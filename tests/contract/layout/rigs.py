@@ -15,8 +15,8 @@ from gpuloom.model.layout import GpuLayout, LayoutChange, LayoutRequest
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import Delivery, NodeMode, NodeState
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.machine import Machine as SimulatedMachine
-from gpuloom.sim.machine import MachineSpec
+from gpuloom.sim.machines.machine import Machine as SimulatedMachine
+from gpuloom.sim.machines.machine import MachineSpec
 from services.node_agent.layout.adapters.journal_file import JournalFile
 from services.node_agent.layout.adapters.nvml import NvmlLayoutOptions, NvmlLayouts
 from services.node_agent.layout.adapters.simulated import NoDeviceFiles, SimulatedLayouts, SimulatedSharing

@@ -29,8 +29,8 @@ from gpuloom.placement.template import NodeTemplate, expected_node
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.failpoints import Failpoints
 from gpuloom.sim.kubeapi import SimKubeApi
-from gpuloom.sim.kubeapi.deletion import DeleteOptions
-from gpuloom.sim.kubeapi.store import WriteOptions
+from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.verbs.store import WriteOptions
 from services.autoscaler.app import _adopted
 from services.autoscaler.core.claims import Timeouts
 from services.autoscaler.core.filling import MachineForm

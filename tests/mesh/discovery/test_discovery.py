@@ -16,9 +16,9 @@ from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import open_stream
 from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.kubeapi import subresources
-from gpuloom.sim.kubeapi.deletion import DeleteOptions
-from gpuloom.sim.kubeapi.store import STATUS
+from gpuloom.sim.kubeapi.verbs import subresources
+from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.verbs.store import STATUS
 from gpuloom.sim.kubelet.devices import ANNOTATION_CLAIMS
 from gpuloom.v1.discovery_pb2 import WatchClusterRequest
 from gpuloom.v1.discovery_pb2_grpc import DiscoveryServiceStub

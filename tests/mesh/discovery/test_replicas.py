@@ -18,8 +18,8 @@ from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.kubeapi.store import STATUS
-from gpuloom.sim.ports import free_ports
+from gpuloom.sim.kubeapi.verbs.store import STATUS
+from gpuloom.sim.processes.ports import free_ports
 from tests.mesh.node_agent.builders import Mesh, a_mesh
 from tests.mesh.waiting import PATIENCE_S, running, until
 from tests.scenarios.discovery.agents import HOST, Script, a_state, serving_agents, with_lost_gpu

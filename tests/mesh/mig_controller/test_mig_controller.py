@@ -20,8 +20,8 @@ from gpuloom.model.sharing import MigStage
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.rpc.channel import RpcChannel
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.kubeapi.deletion import DeleteOptions
-from gpuloom.sim.kubeapi.store import STATUS
+from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.verbs.store import STATUS
 from services.mig_controller.adapters.intents import NAME
 from tests.mesh.node_agent.builders import Mesh, Service, a_mesh, trusted
 from tests.mesh.node_agent.test_machine_calls import ready

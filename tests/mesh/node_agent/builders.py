@@ -29,7 +29,7 @@ from gpuloom.runtime.service import ServiceConfig
 from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubelet.host import Behaviour, Host
 from gpuloom.sim.kubelet.podresources import PodResourcesServer
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.machine import Machine
 from services.discovery import app as discovery
 from services.discovery.config import DiscoveryConfig
 from services.mig_controller import app as mig_controller

@@ -24,7 +24,7 @@ from gpuloom.rpc.server import RpcServer
 from gpuloom.rpc.tls import TlsFiles
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.machine import Faults, GpuFault, end_machine
+from gpuloom.sim.machines.machine import Faults, GpuFault, end_machine
 from gpuloom.v1 import node_agent_pb2 as pb
 from gpuloom.v1.node_agent_pb2_grpc import (
     NodeAgentServiceStub,

@@ -20,7 +20,7 @@ from gpuloom.rpc.channel import RpcChannel
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.rpc.server import RpcServer
 from gpuloom.runtime.clock import FakeClock, SystemClock
-from gpuloom.sim.machine import Faults, GpuFault
+from gpuloom.sim.machines.machine import Faults, GpuFault
 from gpuloom.v1 import node_agent_pb2 as pb
 from gpuloom.v1.node_agent_pb2_grpc import NodeAgentServiceStub, add_NodeAgentServiceServicer_to_server
 from services.node_agent.agent import SERVICE

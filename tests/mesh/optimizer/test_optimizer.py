@@ -16,8 +16,8 @@ from gpuloom.errors import InvalidRequestError, NotAllowedError, NotFoundError
 from gpuloom.model.node import PodRef
 from gpuloom.model.optimization import ClassSource, WasteReport, WorkloadClass
 from gpuloom.rpc.channel import RpcChannel
-from gpuloom.sim.kubeapi import subresources
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.kubeapi.verbs import subresources
+from gpuloom.sim.machines.machine import Machine
 from services.optimizer import app as optimizer
 from services.optimizer.config import OptimizerConfig
 from services.optimizer.core.offers import Fit

@@ -6,9 +6,9 @@ import random
 import pytest
 
 from gpuloom.model.ledger import EntryState, Verdict
-from gpuloom.sim.kubeapi.deletion import DeleteOptions
 from gpuloom.sim.kubeapi.faults import When
-from gpuloom.sim.kubeapi.patches import MERGE, Patch
+from gpuloom.sim.kubeapi.objects.patches import MERGE, Patch
+from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions
 from tests.mesh.scheduler_extender.desk import Desk, a_desk
 from tests.mesh.scheduler_extender.kubernetes import (
     BINDING,

@@ -7,7 +7,7 @@ import pytest
 
 from gpuloom.placement.reasons import KEPT
 from gpuloom.sim.kubeapi import SimKubeApi
-from gpuloom.sim.kubeapi.store import PRIORITY_CLASSES, STATUS
+from gpuloom.sim.kubeapi.verbs.store import PRIORITY_CLASSES, STATUS
 from services.scheduler_extender import app
 from tests.mesh.scheduler_extender.kubernetes import JsonObject, devices_of, node_of, the_pod
 from tests.mesh.scheduler_extender.mesh import a_cluster, ready

@@ -11,7 +11,7 @@ from gpuloom.kube.resources import PODS
 from gpuloom.names import ANNOTATION_EPOCH
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.kubeapi import SimKubeApi
-from gpuloom.sim.kubeapi.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions
 from services.scheduler_extender.adapters.kubernetes import KubernetesMarker
 from services.scheduler_extender.leadership.takeover import stamp_unbound
 from tests.mesh.scheduler_extender.desk import a_client

@@ -20,7 +20,7 @@ from gpuloom.names import ANNOTATION_SPOT_TIME, ANNOTATION_SPOT_WARNING
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.cloud.client import CloudClient
 from gpuloom.sim.embedded import EmbeddedMesh, open_mesh
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.mesh.plan import MeshOptions
 
 CLOCK = SystemClock()
 POOL = "burst"

@@ -18,7 +18,7 @@ from gpuloom.names import ANNOTATION_RECOMMENDATION
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.sim.embedded import EmbeddedMesh, open_mesh
 from gpuloom.sim.kubelet.host import ANNOTATION_DURATION, ANNOTATION_OUTCOME
-from gpuloom.sim.mesh import MeshOptions
+from gpuloom.sim.mesh.plan import MeshOptions
 
 CLOCK = SystemClock()
 PATIENCE_S = 150.0

@@ -13,8 +13,8 @@ from gpuloom.codec.usage import window_from_proto
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.usage import UsageWindow
-from gpuloom.sim.journal import JOURNAL_FILE, EntryKind, read_journal
-from gpuloom.sim.kubeapi.journal import decode_change
+from gpuloom.sim.kubeapi.storage.journal import decode_change
+from gpuloom.sim.machines.journal import JOURNAL_FILE, EntryKind, read_journal
 from gpuloom.v1.usage_pb2 import UsageWindow as WindowMessage
 from services.node_agent.usage.core.records import read_segment
 

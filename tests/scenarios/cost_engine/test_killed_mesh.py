@@ -27,8 +27,8 @@ from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import SystemClock, deadline
 from gpuloom.runtime.metrics import new_registry
 from gpuloom.sim.embedded import EmbeddedMesh, open_mesh
-from gpuloom.sim.mesh import MeshOptions, agent_process
-from gpuloom.sim.supervisor import ProcessState
+from gpuloom.sim.mesh.plan import MeshOptions, agent_process
+from gpuloom.sim.processes.supervisor import ProcessState
 from tests.scenarios.cost_engine.books import (
     UNITS_PER_GPU,
     Holding,

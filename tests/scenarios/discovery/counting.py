@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpuloom.kube.objects import JsonObject
 from gpuloom.sim.kubeapi import SimKubeApi
-from gpuloom.sim.kubeapi.collection import Event
+from gpuloom.sim.kubeapi.storage.collection import Event
 from tests.mesh.waiting import until
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")

@@ -13,7 +13,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuloom.rpc.dev_ca import tls_files
-from gpuloom.sim.mesh import clean_environment
+from gpuloom.sim.mesh.plan import clean_environment
 from tests.scenarios.discovery.agents import HOST
 
 _LOOK_EVERY_S = 0.05

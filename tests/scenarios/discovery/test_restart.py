@@ -23,8 +23,9 @@ from gpuloom.rpc.dev_ca import tls_files
 from gpuloom.rpc.environment import RpcEnvironment
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.kubeapi import SimKubeApi, subresources
-from gpuloom.sim.kubeapi.store import STATUS
+from gpuloom.sim.kubeapi import SimKubeApi
+from gpuloom.sim.kubeapi.verbs import subresources
+from gpuloom.sim.kubeapi.verbs.store import STATUS
 from services.discovery import app as discovery
 from services.discovery.config import DiscoveryConfig
 from tests.mesh.node_agent.builders import Mesh, Service, a_mesh

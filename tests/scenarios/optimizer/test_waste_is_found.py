@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from gpuloom.sim.wasteful import NAME, wasteful_deployment
+from gpuloom.sim.workloads.wasteful import NAME, wasteful_deployment
 from tests.scenarios.test_questions import asked
 from tests.scenarios.test_run_command import LONGEST_RUN_S, running, wait_for_line
 

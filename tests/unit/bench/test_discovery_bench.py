@@ -8,8 +8,8 @@ from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.kubeapi.journal import Journal
-from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.storage.journal import Journal
+from gpuloom.sim.kubeapi.verbs.store import Store
 from tests.bench.agent.observation import Memory
 from tests.bench.discovery_scale.figures import OwnFigures, parse_own_figures
 from tests.bench.discovery_scale.ground import lay_ground

@@ -12,8 +12,8 @@ from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION, RESOURCE_GPU_MILLI
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.kubeapi.journal import Journal
-from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.storage.journal import Journal
+from gpuloom.sim.kubeapi.verbs.store import Store
 from tests.bench.agent.observation import Memory
 from tests.bench.audit import check_devices, check_nodes
 from tests.bench.extender_scale.caller import (

@@ -11,7 +11,7 @@ from gpuloom.cli.connection.endpoints import Endpoint, find_endpoint, unreachabl
 from gpuloom.cli.output.exits import one_line
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError, UnavailableError
 from gpuloom.runtime.config import ConfigError
-from gpuloom.sim.run_directory import open_run_directory
+from gpuloom.sim.mesh.run_directory import open_run_directory
 
 
 @pytest.mark.parametrize(

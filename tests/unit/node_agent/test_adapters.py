@@ -27,7 +27,7 @@ from gpuloom.model.wiring import NvLinkRemote
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.sim.kubelet.host import Behaviour, Host
 from gpuloom.sim.kubelet.podresources import PodResourcesServer
-from gpuloom.sim.machine import Faults, GpuFault, Machine
+from gpuloom.sim.machines.machine import Faults, GpuFault, Machine
 from services.node_agent.adapters.kubelet import PodResourcesKubelet, devices_by_pod
 from services.node_agent.adapters.simulated import SimulatedDriver, SimulatedProcessTable, SimulatedRuntime
 from services.node_agent.agent import _gpu_claims, open_machine

@@ -10,9 +10,9 @@ from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import NodeMode, PodRef
 from gpuloom.names import ANNOTATION_ALLOCATION
-from gpuloom.sim.hardware import Hardware, MachineSpec, assemble
-from gpuloom.sim.load import LoadProfile
-from gpuloom.sim.machine import HostedContainer, HostedPod, Machine
+from gpuloom.sim.machines.hardware import Hardware, MachineSpec, assemble
+from gpuloom.sim.machines.load import LoadProfile
+from gpuloom.sim.machines.machine import HostedContainer, HostedPod, Machine
 
 MIG_LAYOUT = (MigPlacement(0, "3g.20gb"), MigPlacement(4, "1g.5gb"), MigPlacement(5, "1g.5gb"))
 

@@ -27,12 +27,12 @@ from gpuloom.model.allocation import Allocation
 from gpuloom.model.node import NodeMode
 from gpuloom.names import ANNOTATION_ALLOCATION
 from gpuloom.runtime.clock import SystemClock
-from gpuloom.sim.audit import audit
-from gpuloom.sim.journal import EntryKind, read_journal
 from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubelet.host import Behaviour
 from gpuloom.sim.kubelet.process import KubeletProcess, KubeletSettings
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.audit import audit
+from gpuloom.sim.machines.journal import EntryKind, read_journal
+from gpuloom.sim.machines.machine import Machine
 from gpuloom.sim.scheduler.extender import ExtenderSettings, HttpExtender
 from gpuloom.sim.scheduler.loop import SchedulerSettings
 from gpuloom.sim.scheduler.process import run_scheduler

@@ -8,7 +8,7 @@ from gpuloom.errors import InvalidRequestError
 from gpuloom.sim.command import EXIT_FAILED, EXIT_OK, run_command
 from gpuloom.sim.kubelet.__main__ import main as kubelet
 from gpuloom.sim.scheduler.__main__ import main as scheduler
-from gpuloom.sim.workload import main as workload
+from gpuloom.sim.workloads.player import main as workload
 
 API = "http://127.0.0.1:9"
 

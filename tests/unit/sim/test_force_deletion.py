@@ -6,9 +6,9 @@ import pytest
 
 from gpuloom.model.node import NodeMode
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.audit import FindingKind, audit
 from gpuloom.sim.kubelet.host import Behaviour, Host
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.audit import FindingKind, audit
+from gpuloom.sim.machines.machine import Machine
 from services.node_agent.adapters.simulated import SimulatedCgroups
 from tests.unit.sim.builders import a_machine, a_pod
 

@@ -14,17 +14,17 @@ from gpuloom.kube.parse import format_time
 from gpuloom.model.gpu import DeviceRef, GpuHealth
 from gpuloom.model.node import NodeMode
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.audit import audit
 from gpuloom.sim.duration import parse_duration_s
-from gpuloom.sim.journal import EntryKind, read_journal
 from gpuloom.sim.kubelet.devices import ANNOTATION_CLAIMS, MachineView, Refusal, admit
 from gpuloom.sim.kubelet.host import Behaviour, Host
 from gpuloom.sim.kubelet.lifecycle import Action, PodView, next_step
 from gpuloom.sim.kubelet.podresources import check_socket_path
 from gpuloom.sim.kubelet.process import machines_lock
 from gpuloom.sim.kubelet.status import node_object, node_status_patch, running_status
-from gpuloom.sim.load import Faults, GpuFault
-from gpuloom.sim.machine import HostedPod, Machine
+from gpuloom.sim.machines.audit import audit
+from gpuloom.sim.machines.journal import EntryKind, read_journal
+from gpuloom.sim.machines.load import Faults, GpuFault
+from gpuloom.sim.machines.machine import HostedPod, Machine
 from tests.unit.sim.builders import a_machine, a_pod, an_allocation_annotation, hardware, hosted, share, whole
 
 NVIDIA = hardware(NodeMode.NVIDIA)

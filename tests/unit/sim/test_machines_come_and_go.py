@@ -6,13 +6,13 @@ from gpuloom.catalog import load_catalog
 from gpuloom.kube.client import PodBinding
 from gpuloom.kube.resources import NODES
 from gpuloom.model.node import NodeMode
-from gpuloom.sim.audit import audit
 from gpuloom.sim.cloud.machines import MachineRoom
 from gpuloom.sim.cloud.model import CapacityType, OfferingKey
 from gpuloom.sim.cloud.offerings import default_offerings
 from gpuloom.sim.cloud.server import CloudServer
 from gpuloom.sim.cloud.state import CloudSettings, CloudState, LaunchRequest
 from gpuloom.sim.controllers.loop import ControllerLoop
+from gpuloom.sim.machines.audit import audit
 from tests.unit.sim.test_cluster_run import FastClock, a_cluster, background, eventually, kubelet
 
 

@@ -8,8 +8,8 @@ import pytest
 from gpuloom.errors import ConflictError
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.parsers import Address
-from gpuloom.sim.mesh import MeshOptions
-from gpuloom.sim.run_directory import resume_run_directory
+from gpuloom.sim.mesh.plan import MeshOptions
+from gpuloom.sim.mesh.run_directory import resume_run_directory
 from gpuloom.sim.standalone import SimulatedCluster, Surroundings
 
 

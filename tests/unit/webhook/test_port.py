@@ -10,7 +10,7 @@ import orjson
 from prometheus_client import CollectorRegistry
 
 from gpuloom.runtime.clock import FakeClock, SystemClock
-from gpuloom.sim.ports import HOST, free_ports
+from gpuloom.sim.processes.ports import HOST, free_ports
 from services.webhook.core.reviews import Answer, Review
 from services.webhook.metrics import WebhookMetrics
 from services.webhook.server import AdmissionPort

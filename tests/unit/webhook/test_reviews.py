@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuloom.errors import InvalidRequestError
 from gpuloom.placement.strategies import WITHOUT_DEVICES
-from gpuloom.sim.kubeapi.patches import json_patch as applied
+from gpuloom.sim.kubeapi.objects.patches import json_patch as applied
 from services.webhook.admission import Admission, AdmissionSettings
 from services.webhook.core.guard import refusal
 from services.webhook.core.pods import Advice, PodPolicy, Surroundings

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import orjson
 
 from gpuloom.errors import InvalidRequestError
-from gpuloom.sim.kubeapi import requests
 from gpuloom.sim.kubeapi.admission.caller import CallFailedError, WebhookCaller
 from gpuloom.sim.kubeapi.admission.conditions import conditions_hold
 from gpuloom.sim.kubeapi.admission.reviews import (
@@ -31,11 +30,12 @@ from gpuloom.sim.kubeapi.admission.webhooks import (
     is_asked,
     read_webhooks,
 )
-from gpuloom.sim.kubeapi.collection import Entry, Object
-from gpuloom.sim.kubeapi.patches import APPLY, json_patch
+from gpuloom.sim.kubeapi.endpoints import requests
+from gpuloom.sim.kubeapi.endpoints.verbs import Answer, Call, Verbs
+from gpuloom.sim.kubeapi.objects.patches import APPLY, json_patch
 from gpuloom.sim.kubeapi.status import ApiError, bad_request, stale
-from gpuloom.sim.kubeapi.store import Store
-from gpuloom.sim.kubeapi.verbs import Answer, Call, Verbs
+from gpuloom.sim.kubeapi.storage.collection import Entry, Object
+from gpuloom.sim.kubeapi.verbs.store import Store
 
 _TRIES = 5
 _NOT_ASKED_ABOUT = (MUTATING_KEY, VALIDATING_KEY)

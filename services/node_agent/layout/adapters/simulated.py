@@ -8,7 +8,7 @@ from gpuloom.errors import ConflictError, InvalidRequestError, UnavailableError
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.layout import GpuLayout, LaidInstance, Sharing
 from gpuloom.model.mig import MigPlacement
-from gpuloom.sim.machine import Machine
+from gpuloom.sim.machines.machine import Machine
 from services.node_agent.layout.ports import StepError
 
 T = TypeVar("T")

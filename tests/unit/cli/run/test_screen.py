@@ -16,9 +16,9 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
 from gpuloom.model.ledger import Decision, EntryState, LedgerEntry, Verdict
 from gpuloom.model.node import Delivery, NodeMode, NodeState, PodRef
 from gpuloom.model.snapshot import NodeFacts
-from gpuloom.sim.audit import AuditReport, Finding, FindingKind
-from gpuloom.sim.fault_plan import FaultKind, PlannedFault
-from gpuloom.sim.supervisor import ProcessState, ProcessStatus
+from gpuloom.sim.machines.audit import AuditReport, Finding, FindingKind
+from gpuloom.sim.mesh.fault_plan import FaultKind, PlannedFault
+from gpuloom.sim.processes.supervisor import ProcessState, ProcessStatus
 
 NOON = datetime(2026, 1, 1, 12, 0, 5, tzinfo=UTC)
 REASON = "Insufficient nvidia.com/gpu"

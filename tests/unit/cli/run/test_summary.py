@@ -6,7 +6,7 @@ from pathlib import Path
 from gpuloom.cli.run.summary import RunSummary, as_json, as_text
 from gpuloom.cli.run.tally import PodCounts
 from gpuloom.model.node import NodeMode
-from gpuloom.sim.audit import AuditReport, Finding, FindingKind
+from gpuloom.sim.machines.audit import AuditReport, Finding, FindingKind
 
 FINDING = Finding(FindingKind.TWO_WHOLE_OWNERS, "n1", 7, "2 owners of the whole card")
 

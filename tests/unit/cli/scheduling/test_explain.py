@@ -28,7 +28,7 @@ from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.ledger import Decision, NodeScore, Verdict
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
-from gpuloom.sim.run_directory import open_run_directory
+from gpuloom.sim.mesh.run_directory import open_run_directory
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 POD = PodRef("team", "train", "uid")

@@ -10,7 +10,7 @@ from gpuloom.errors import ConflictError, GpuloomError, NotFoundError, Unavailab
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.node import NodeMode
 from gpuloom.runtime.clock import FakeClock, settle
-from gpuloom.sim.kubeapi.patches import merge
+from gpuloom.sim.kubeapi.objects.patches import merge
 from services.discovery.core.desired import Desired
 from services.discovery.writer.metrics import WriterMetrics
 from services.discovery.writer.nodes import NodeWriter

@@ -9,7 +9,7 @@ from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import GpuHealth
 from gpuloom.model.node import NodeMode
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
-from gpuloom.sim.kubeapi.patches import merge
+from gpuloom.sim.kubeapi.objects.patches import merge
 from services.discovery.core.desired import Desired, GpuFault
 from services.discovery.writer.core.patch import node_patch
 

@@ -21,7 +21,7 @@ from gpuloom.sim.cloud.model import (
 from gpuloom.sim.cloud.offerings import default_offerings
 from gpuloom.sim.cloud.server import CloudServer
 from gpuloom.sim.cloud.state import CloudSettings, CloudState, LaunchRequest
-from gpuloom.sim.machine import Machine, find_machines, machine_names
+from gpuloom.sim.machines.machine import Machine, find_machines, machine_names
 
 SPOT = OfferingKey("p5.48xlarge", "zone-b", CapacityType.SPOT)
 

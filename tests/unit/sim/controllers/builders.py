@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.sim.controllers.decision import Action, Create, Delete
-from gpuloom.sim.kubeapi.patches import merge
+from gpuloom.sim.kubeapi.objects.patches import merge
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

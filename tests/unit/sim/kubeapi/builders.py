@@ -12,8 +12,8 @@ import orjson
 
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.sim.kubeapi import SimKubeApi, Store
-from gpuloom.sim.kubeapi.patches import Patch
-from gpuloom.sim.kubeapi.store import STATUS
+from gpuloom.sim.kubeapi.objects.patches import Patch
+from gpuloom.sim.kubeapi.verbs.store import STATUS
 
 Object = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"

@@ -11,11 +11,11 @@ from gpuloom.sim.kubeapi import Store
 from gpuloom.sim.kubeapi.admission.caller import WebhookCaller
 from gpuloom.sim.kubeapi.admission.chain import AdmissionChain
 from gpuloom.sim.kubeapi.admission.webhooks import VALIDATING_KEY, Webhook
-from gpuloom.sim.kubeapi.disruption import Disruptions
-from gpuloom.sim.kubeapi.patches import MERGE, Patch
-from gpuloom.sim.kubeapi.requests import Target
+from gpuloom.sim.kubeapi.endpoints.requests import Target
+from gpuloom.sim.kubeapi.endpoints.verbs import Call, Verbs
+from gpuloom.sim.kubeapi.objects.patches import MERGE, Patch
 from gpuloom.sim.kubeapi.status import ApiError
-from gpuloom.sim.kubeapi.verbs import Call, Verbs
+from gpuloom.sim.kubeapi.verbs.disruption import Disruptions
 
 from .builders import a_config_map, a_store
 

@@ -3,13 +3,13 @@ from typing import Any
 import pytest
 
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.kubeapi.database import Change
-from gpuloom.sim.kubeapi.deletion import DeleteOptions, expire_events
-from gpuloom.sim.kubeapi.paging import ListQuery
-from gpuloom.sim.kubeapi.patches import Patch
+from gpuloom.sim.kubeapi.objects.patches import Patch
 from gpuloom.sim.kubeapi.selectors import parse_selector
 from gpuloom.sim.kubeapi.status import ApiError
-from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.storage.database import Change
+from gpuloom.sim.kubeapi.storage.paging import ListQuery
+from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions, expire_events
+from gpuloom.sim.kubeapi.verbs.store import Store
 
 from .builders import a_config_map, a_definition, a_pod, a_store, set_phase
 

@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.kubeapi import journal as journal_module
 from gpuloom.sim.kubeapi.__main__ import main
-from gpuloom.sim.kubeapi.journal import Journal, StateError
-from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.storage import journal as journal_module
+from gpuloom.sim.kubeapi.storage.journal import Journal, StateError
+from gpuloom.sim.kubeapi.verbs.store import Store
 
 from .builders import PODS, Client, a_config_map, a_definition, a_pod, a_server, eventually
 

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuloom.sim.kubeapi.fields import leaves, path_text, remove_at, set_at
-from gpuloom.sim.kubeapi.ownership import APPLY, Owner, Ownership, apply_fields, write_managed
+from gpuloom.sim.kubeapi.objects.fields import leaves, path_text, remove_at, set_at
+from gpuloom.sim.kubeapi.objects.ownership import APPLY, Owner, Ownership, apply_fields, write_managed
 
 _NAMES = st.sampled_from(["a", "b", "c"])
 _DATA = st.dictionaries(_NAMES, st.sampled_from(["1", "2"]), max_size=3)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuloom.sim.kubeapi.patches import (
+from gpuloom.sim.kubeapi.objects.patches import (
     JSON,
     MERGE,
     STRATEGIC,

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gpuloom.sim.kubeapi.journal import Journal
 from gpuloom.sim.kubeapi.server import SimKubeApi
-from gpuloom.sim.kubeapi.store import Store
+from gpuloom.sim.kubeapi.storage.journal import Journal
+from gpuloom.sim.kubeapi.verbs.store import Store
 
 from .builders import a_config_map, a_definition, a_pod
 

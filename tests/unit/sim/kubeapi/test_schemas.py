@@ -8,9 +8,9 @@ from gpuloom.catalog.manifests import definitions, priority_classes
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.sim.kubeapi import Store
 from gpuloom.sim.kubeapi import __main__ as kubeapi
-from gpuloom.sim.kubeapi.preinstalled import install
 from gpuloom.sim.kubeapi.resources import CRD_KEY
 from gpuloom.sim.kubeapi.status import ApiError
+from gpuloom.sim.kubeapi.verbs.preinstalled import install
 
 from .builders import Object, a_definition, a_store
 

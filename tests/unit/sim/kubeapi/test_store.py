@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.kubeapi.patches import JSON, Patch
+from gpuloom.sim.kubeapi.objects.patches import JSON, Patch
 from gpuloom.sim.kubeapi.status import ApiError
-from gpuloom.sim.kubeapi.store import STATUS, Store, WriteOptions
+from gpuloom.sim.kubeapi.verbs.store import STATUS, Store, WriteOptions
 
 from .builders import a_config_map, a_deployment, a_gpu_pod, a_pod, a_store
 

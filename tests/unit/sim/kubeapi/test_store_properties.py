@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.kubeapi.collection import Event
-from gpuloom.sim.kubeapi.database import Change
-from gpuloom.sim.kubeapi.deletion import DeleteOptions
-from gpuloom.sim.kubeapi.paging import ListQuery
-from gpuloom.sim.kubeapi.patches import Patch
-from gpuloom.sim.kubeapi.representation import Representation
+from gpuloom.sim.kubeapi.endpoints.representation import Representation
+from gpuloom.sim.kubeapi.endpoints.watch import Watch, WatchHub, WatchRequest, visible_change
+from gpuloom.sim.kubeapi.objects.patches import Patch
 from gpuloom.sim.kubeapi.selectors import EVERYTHING, Selector, parse_selector
 from gpuloom.sim.kubeapi.status import ApiError
-from gpuloom.sim.kubeapi.store import Store
-from gpuloom.sim.kubeapi.subresources import bind
-from gpuloom.sim.kubeapi.watch import Watch, WatchHub, WatchRequest, visible_change
+from gpuloom.sim.kubeapi.storage.collection import Event
+from gpuloom.sim.kubeapi.storage.database import Change
+from gpuloom.sim.kubeapi.storage.paging import ListQuery
+from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions
+from gpuloom.sim.kubeapi.verbs.store import Store
+from gpuloom.sim.kubeapi.verbs.subresources import bind
 from tests.effort import examples
 
 from .builders import a_binding, a_pod, a_store

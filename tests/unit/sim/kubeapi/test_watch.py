@@ -4,10 +4,10 @@ import aiohttp
 import pytest
 
 from gpuloom.runtime.clock import FakeClock
-from gpuloom.sim.kubeapi.patches import Patch
-from gpuloom.sim.kubeapi.representation import Representation
-from gpuloom.sim.kubeapi.store import Store
-from gpuloom.sim.kubeapi.watch import WatchHub, WatchRequest
+from gpuloom.sim.kubeapi.endpoints.representation import Representation
+from gpuloom.sim.kubeapi.endpoints.watch import WatchHub, WatchRequest
+from gpuloom.sim.kubeapi.objects.patches import Patch
+from gpuloom.sim.kubeapi.verbs.store import Store
 
 from .builders import PODS, a_binding, a_config_map, a_pod, a_server, a_store, eventually
 
