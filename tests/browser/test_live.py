@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 from tests.browser.conftest import SIZES, THEMES, Seen, a_browser, a_page, take_picture
 from tests.scenarios.test_run_command import LONGEST_RUN_S, running, wait_for_line
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 VIEWS = ("cluster", "pending", "decisions", "mig", "workloads", "cost", "autoscaler")
 RECOVERED_MS = 30_000

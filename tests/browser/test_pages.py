@@ -11,7 +11,7 @@ from playwright.async_api import Page
 from tests.browser.conftest import SIZES, THEMES, Seen, Served, a_browser, a_page, served, take_picture
 from tests.browser.world import MARKUP
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 NODE = f"node/{quote(f'h100-0000{MARKUP}', safe='')}"
 POD = f"pod/{quote(f'team-a{MARKUP}', safe='')}/{quote(f'train-00000{MARKUP}', safe='')}"

@@ -20,7 +20,7 @@ from tests.cluster.certificates import KeyPair
 from tests.cluster.network.addresses import SERVICE_RANGE
 
 SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 
 # Lifecycle, pod ranges and routes belong to real nodes: a node that is only an object sends no lease, and
 # would be tainted as lost.

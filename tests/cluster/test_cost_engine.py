@@ -44,7 +44,7 @@ BUDGET = {"metadata": {"name": "everything"}, "spec": {"monthlyLimit": 0.000001,
 
 
 async def eventually(condition: Callable[[], Awaitable[object]]) -> object:
-    async with deadline(CLOCK, 30.0):
+    async with deadline(CLOCK, 120.0):
         while True:
             try:
                 if found := await condition():

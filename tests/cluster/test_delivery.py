@@ -39,7 +39,7 @@ from tests.cluster.nodes.pods import NAMESPACE, a_pod, has_started, wait_started
 from tests.cluster.nodes.real_node import Daemon, RealNode
 from tests.cluster.test_real_nodes import a_cluster
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 CLOCK = SystemClock()
 KIND = "nvidia.com/gpu"

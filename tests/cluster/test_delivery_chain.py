@@ -52,7 +52,7 @@ from tests.cluster.test_real_nodes import a_cluster
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
 from tests.nvml.machines import some_gpus, uuid
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 CLOCK = SystemClock()
 NODE = "real-a"

@@ -26,7 +26,7 @@ from tests.cluster.shared import SharedControlPlane, account_of
 from tests.scenarios.discovery.agents import HOST, Script, a_state, serving_agents, with_lost_gpu
 from tests.scenarios.discovery.processes import ReplicaProcess, Surroundings, a_replica, the_elected
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 CLOCK = SystemClock()
 ACCOUNT = account_of("discovery")
@@ -264,7 +264,7 @@ def report_of(node: JsonObject) -> int:
     return int(reasons[0].removeprefix("Report")) if reasons else 0
 
 
-async def becomes(holds: Callable[[], Awaitable[object]], within_s: float = 20.0) -> None:
+async def becomes(holds: Callable[[], Awaitable[object]], within_s: float = 120.0) -> None:
     async with deadline(CLOCK, within_s):
         while not await holds():
             await CLOCK.sleep(0.1)

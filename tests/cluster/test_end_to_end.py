@@ -37,7 +37,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 CLOCK = SystemClock()
 NODE_COUNT = int(os.environ.get("GPULOOM_CLUSTER_NODES", "20"))
 POD_COUNT = int(os.environ.get("GPULOOM_CLUSTER_PODS", "60"))
-WAKE_LIMIT_S = 15.0
+WAKE_LIMIT_S = 60.0
+"""Well below the five minutes after which kube-scheduler tries again by itself."""
 
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float, every_s: float = 0.05) -> float:
@@ -73,7 +74,7 @@ async def test_every_pod_gets_its_own_gpus_also_when_the_extender_is_killed(
 
         mix = a_mix(POD_COUNT)
         await create_all(client, mix[: POD_COUNT // 2])
-        await until(a_quarter_is_bound, within_s=60)
+        await until(a_quarter_is_bound, within_s=120)
         mesh.supervisor.kill("extender")
         # However fast it is, these are left for its successor.
         await create_all(client, mix[POD_COUNT // 2 :])
@@ -103,11 +104,11 @@ async def test_a_pod_that_only_the_extender_refused_is_bound_soon_after_the_caus
     ):
         await create_namespace(client)
         await client.create(PODS, a_gpu_pod("first", {RESOURCE_GPU_MILLI: "1000"}))
-        await until(lambda: has_been_bound(client, "first"), within_s=30)
+        await until(lambda: has_been_bound(client, "first"), within_s=120)
         mesh.supervisor.kill("agents", signal.SIGSTOP)
         await CLOCK.sleep(15.0)
         await client.create(PODS, a_gpu_pod("second", {RESOURCE_GPU_MILLI: "1000"}))
-        await until(lambda: is_refused(client, "second"), within_s=30)
+        await until(lambda: is_refused(client, "second"), within_s=120)
         # Its back-off of a second passes: from here on only an event of the cluster wakes it.
         await CLOCK.sleep(3.0)
         before = await client.get(NODES, machine.node)
@@ -115,7 +116,7 @@ async def test_a_pod_that_only_the_extender_refused_is_bound_soon_after_the_caus
 
         mesh.supervisor.kill("agents", signal.SIGCONT)
 
-        took_s = await until(lambda: has_been_bound(client, "second"), within_s=60)
+        took_s = await until(lambda: has_been_bound(client, "second"), within_s=120)
         after = await client.get(NODES, machine.node)
         assert took_s < WAKE_LIMIT_S
         assert ANNOTATION_CAPACITY_EPOCH in metadata_of(after)["annotations"]

@@ -20,7 +20,7 @@ from tests.cluster.gpu_pods import NAMESPACE, a_gpu_pod, create_namespace
 from tests.cluster.mesh import Mesh, open_mesh
 from tests.cluster.test_end_to_end import has_been_bound, is_refused, until
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CLOCK = SystemClock()
 CALLS = "gpuloom_scheduler_extender_calls_total"
@@ -36,15 +36,15 @@ async def test_a_pod_that_comes_back_has_several_nodes_to_be_scored(
         plane.client() as client,
     ):
         await create_namespace(client)
-        await until(lambda: all_offer_gpus(client), within_s=30)
+        await until(lambda: all_offer_gpus(client), within_s=120)
 
         await client.create(PODS, a_gpu_pod("first", {RESOURCE_GPU_MILLI: "500"}))
-        await until(lambda: has_been_bound(client, "first"), within_s=30)
+        await until(lambda: has_been_bound(client, "first"), within_s=120)
         asked_at_first = await calls(mesh, "prioritize")
         await client.create(PODS, beside(a_gpu_pod("later", {RESOURCE_GPU_MILLI: "500"}), "anchor"))
-        await until(lambda: is_refused(client, "later"), within_s=30)
+        await until(lambda: is_refused(client, "later"), within_s=120)
         await client.create(PODS, an_anchor("anchor", machines[0].node))
-        await until(lambda: has_been_bound(client, "later"), within_s=60)
+        await until(lambda: has_been_bound(client, "later"), within_s=120)
 
         assert len(machines) == 2
         assert asked_at_first == 0

@@ -34,7 +34,7 @@ from tests.cluster.test_nvidia_mode import (
 from tests.nvml.library import compile_library
 from tests.nvml.machines import nvswitch_machine
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CLOCK = SystemClock()
 GPUS = 8

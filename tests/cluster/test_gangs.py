@@ -26,14 +26,14 @@ from tests.cluster.replicas import ReplicaOptions, open_replicated_mesh
 from tests.cluster.test_contention import eight_cards
 from tests.cluster.test_end_to_end import until
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CLOCK = SystemClock()
 DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 TIMEOUT_S = 20
 
 

@@ -46,7 +46,7 @@ SOMEBODY = "c29tZWJvZHkgZWxzZQ=="
 Until = Callable[[], Awaitable[Any]]
 
 
-async def until(holds: Until, within_s: float = 90.0) -> Any:
+async def until(holds: Until, within_s: float = 120.0) -> Any:
     async with deadline(CLOCK, within_s):
         while not (found := await holds()):
             await CLOCK.sleep(0.5)

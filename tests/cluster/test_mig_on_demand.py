@@ -43,7 +43,7 @@ from tests.cluster.test_real_nodes import a_cluster
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
 from tests.nvml.machines import mig_machine, uuid
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CLOCK = SystemClock()
 MIG = "mig"

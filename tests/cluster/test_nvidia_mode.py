@@ -53,7 +53,7 @@ from tests.mesh.waiting import running
 from tests.nvml.library import STATE_VARIABLE, Standin, compile_library
 from tests.nvml.machines import GPU_IS_LOST, mig_machine, nvswitch_machine, uuid
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 CLOCK = SystemClock()
 NODE = "real-a"

@@ -95,7 +95,7 @@ async def test_the_extender_makes_follows_shows_and_deletes_reservations(
 
 async def until_made(objects: KubernetesReservations) -> None:
     """The kind is served a moment after its definition is there."""
-    async with deadline(CLOCK, 30.0):
+    async with deadline(CLOCK, 120.0):
         while True:
             try:
                 await objects.create(RESERVATION)

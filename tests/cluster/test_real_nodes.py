@@ -42,7 +42,7 @@ from tests.cluster.nodes.real_node import Daemon, RealNode
 from tests.cluster.nodes.recorder import Recorder
 from tests.cluster.nodes.services import lay_out_services, machines_of, start_services
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 CLOCK = SystemClock()
 

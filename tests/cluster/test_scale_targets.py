@@ -13,7 +13,7 @@ from services.autoscaler.inference.adapters.targets import Targets
 from tests.cluster.contract_api import CRDS
 from tests.cluster.shared import NAMESPACE, SharedControlPlane
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 CLOCK = SystemClock()
 GROUP = "leaderworkerset.x-k8s.io"

@@ -19,7 +19,7 @@ from tests.cluster.binaries import Binaries
 
 pytestmark = pytest.mark.real
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 KUBECONFIG = {
     "apiVersion": "v1",
     "kind": "Config",

@@ -64,7 +64,7 @@ class Workplace:
     async def eventually(
         self,
         find: Callable[[], Awaitable[JsonObject | bool | None]],
-        within_s: float = 90.0,
+        within_s: float = 120.0,
         every_s: float = 0.2,
     ) -> JsonObject | bool:
         async with deadline(self.clock, within_s):

@@ -11,7 +11,7 @@ then deadlines have passed though nothing is wrong."""
 _LOOK_EVERY_S = 0.005
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     """Return as soon as the condition holds; fail if it takes longer, not counting what nobody could use."""
     for _ in range(int(timeout_s / _LOOK_EVERY_S)):
         if condition():

@@ -20,7 +20,7 @@ from gpuloom.sim.processes.supervisor import Supervisor
 JOB = "gpus"
 _INTERVAL = "500ms"
 _POLL_S = 0.1
-_PATIENCE_S = 30.0
+_PATIENCE_S = 90.0
 
 Series = list[tuple[dict[str, str], float]]
 

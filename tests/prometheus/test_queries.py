@@ -32,7 +32,7 @@ from tests.prometheus.queries import (
 )
 from tests.prometheus.server import Prometheus, Series, Started, running_with
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 INTERVAL = "1s"
 SILENT: dict[str, str] = yaml.safe_load(Path(__file__).with_name("silent.yaml").read_text())

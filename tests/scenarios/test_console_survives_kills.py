@@ -15,7 +15,7 @@ from gpuloom.sim.mesh.plan import MeshOptions
 from tests.unit.console.pages import next_event
 
 CLOCK = SystemClock()
-LONGEST_WAIT_S = 60.0
+LONGEST_WAIT_S = 150.0
 SOURCES = frozenset(
     {
         *("discovery", "ledger", "scheduler_extender", "mig_controller", "autoscaler", "cost_engine"),
@@ -47,7 +47,7 @@ def all_are_heard(shown: dict[str, Any]) -> bool:
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_console_comes_back_whole_and_shows_who_is_away(run_directory: Path) -> None:
     async with open_mesh(MeshOptions(nodes=3, seed=1, pods_per_minute=60), run_directory, CLOCK) as mesh:
         await mesh.start()

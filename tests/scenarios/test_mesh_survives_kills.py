@@ -22,7 +22,7 @@ from gpuloom.sim.mesh.plan import MeshOptions
 from gpuloom.sim.processes.supervisor import ProcessState
 
 NAMESPACE = "team-a"
-LONGEST_WAIT_S = 90.0
+LONGEST_WAIT_S = 150.0
 CLOCK = SystemClock()
 
 

@@ -36,7 +36,7 @@ def asked(directory: Path, *arguments: str, given: str = "") -> "subprocess.Comp
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_questions_are_answered_beside_a_run_and_not_without_one(run_directory: Path) -> None:
     with running("--nodes", "4", "--dir", str(run_directory), "--headless", "--no-faults") as process:
         wait_for_line(process, "everything is up")

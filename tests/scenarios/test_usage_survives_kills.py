@@ -22,7 +22,7 @@ KILLS = 4
 LEAST_WINDOWS = 2
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_a_killed_agent_goes_on_where_its_spool_ends(tmp_path: Path) -> None:
     async with a_mesh(tmp_path) as mesh:
         machine = mesh.add_machine("n1")

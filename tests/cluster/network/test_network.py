@@ -14,7 +14,7 @@ from tests.cluster.nodes.configuration import RuntimeLine
 from tests.cluster.nodes.image import IMAGE
 from tests.cluster.nodes.pods import NAMESPACE, wait_started
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CLOCK = SystemClock()
 LINES = {"real-a": RuntimeLine.CONTAINERD_2, "real-b": RuntimeLine.CONTAINERD_1_7}

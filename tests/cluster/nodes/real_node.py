@@ -52,7 +52,7 @@ from tests.cluster.nodes.image import write_image
 from tests.cluster.nodes.kubelet_api import KubeletApi
 from tests.cluster.nodes.programs import NodePrograms
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 IMPORT_TIMEOUT_S = 300.0
 """Of all our images at once, unpacked on two nodes of a busy machine."""
 CONTAINERD_NAMESPACE = "k8s.io"

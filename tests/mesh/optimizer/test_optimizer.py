@@ -77,7 +77,7 @@ async def start_optimizer(mesh: Mesh, discovery: Service, folder: Path) -> Servi
     return await mesh._start("optimizer", OptimizerConfig, optimizer.build, settings)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart_and_without_its_database(
     tmp_path: Path,
 ) -> None:
@@ -117,7 +117,7 @@ async def test_a_pod_that_wastes_its_card_is_found_also_after_a_restart_and_with
             assert await tried(mesh, "POST", "/api/v1/namespaces/default/pods", manifest) == 201
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_what_is_not_known_is_said_and_strangers_are_refused(tmp_path: Path) -> None:
     async with a_mesh(tmp_path) as mesh:
         machine = mesh.add_machine("n1")
@@ -149,7 +149,7 @@ async def test_what_is_not_known_is_said_and_strangers_are_refused(tmp_path: Pat
         assert profiles == ()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_a_pod_at_admission_is_advised_by_pods_of_its_owner(tmp_path: Path) -> None:
     async with a_mesh(tmp_path) as mesh:
         discovery = await mesh.start_discovery()

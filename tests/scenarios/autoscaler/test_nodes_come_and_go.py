@@ -78,7 +78,7 @@ def warning() -> dict[str, str]:
     return {ANNOTATION_SPOT_WARNING: "true", ANNOTATION_SPOT_TIME: ends}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.real
 async def test_nodes_are_bought_once_replaced_when_taken_back_and_go_when_idle(
     run_directory: Path,

@@ -64,7 +64,7 @@ class Replica:
         return self.service.app.registry.get_sample_value(metric, labels)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_a_restart_of_all_replicas_writes_what_changed_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
