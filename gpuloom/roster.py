@@ -393,6 +393,7 @@ ROSTER = Roster(
                     "GPULOOM_CONSOLE_HOST",
                 ),
             ),
+            outside=frozenset({Outside.KUBERNETES_API, Outside.PROMETHEUS}),
             embedded={
                 "GPULOOM_CONSOLE_ACCESS": "{console_access}",
             },

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.charts.test_rendering import only, preset
+from tests.charts.test_rendering import only, preset, settings_of
 from tests.cluster.helm import Document, Helm
 
 pytestmark = pytest.mark.real
@@ -38,3 +38,17 @@ def test_services_reach_agents_that_are_on_the_network_of_their_node(helm: Helm)
 
     for caller in ("discovery", "cost-engine", "optimizer", "mig-controller"):
         assert ("0.0.0.0/0", 50052) in let_out(documents, f"gpuloom-{caller}")
+
+
+def test_services_on_machines_of_your_own_ask_the_prometheus_that_comes_along(helm: Helm) -> None:
+    documents = helm.render("gpuloom", *preset("on-prem"))
+
+    prometheus = only(documents, "Service", "gpuloom-prometheus")["metadata"]
+    let_in = {
+        peer["podSelector"]["matchLabels"]["app.kubernetes.io/name"]
+        for peer in only(documents, "NetworkPolicy", "gpuloom-prometheus")["spec"]["ingress"][0]["from"]
+    }
+    for service in ("autoscaler", "console", "controller"):
+        told = settings_of(documents, f"gpuloom-{service}")["GPULOOM_PROMETHEUS_URL"]
+        assert told == f"http://{prometheus['name']}.{prometheus['namespace']}.svc:9090"
+        assert service in let_in

@@ -151,7 +151,7 @@ services:
     identity: console
     kind: replicas
     address: GPULOOM_CONSOLE_ADDRESS
-    outside: [kubernetes-api]
+    outside: [kubernetes-api, prometheus]
     ports:
       https:
         number: 8088
