@@ -73,6 +73,21 @@ def test_the_autoscaler_keeps_its_clouds_beside_variables_of_yours(helm: Helm) -
     assert {"configMapRef": {"name": "gpuloom-autoscaling-clouds", "optional": True}} in sources
 
 
+def test_a_variable_that_is_said_twice_is_told_once_as_you_say_it(helm: Helm, tmp_path: Path) -> None:
+    secret = {"secretKeyRef": {"name": "database", "key": "url"}}
+    values = {
+        "cost-engine": {"extraEnv": [{"name": "GPULOOM_DATABASE_URL", "valueFrom": secret}]},
+        "autoscaler": {"env": [{"name": "A", "value": "1"}], "extraEnv": [{"name": "A", "value": "2"}]},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+
+    documents = helm.render("gpuloom", "-f", str(tmp_path / "values.yaml"))
+
+    engine, autoscaler = (container(documents, f"gpuloom-{name}")["env"] for name in values)
+    assert [one["valueFrom"] for one in engine if one["name"] == "GPULOOM_DATABASE_URL"] == [secret]
+    assert [one["value"] for one in autoscaler if one["name"] == "A"] == ["2"]
+
+
 def test_a_share_of_a_pool_that_was_set_in_the_shell_is_a_number(helm: Helm) -> None:
     values = "autoscaling.enabled=true,autoscaling.provider=aws,autoscaling.nodePools[0].name=a"
 

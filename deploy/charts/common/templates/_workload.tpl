@@ -273,6 +273,10 @@ volumeMounts:
 {{- range $name, $value := $.Values.settings -}}
 {{- $_ := set $settings $name $value -}}
 {{- end -}}
+{{- /* What is said twice is told once, as it was said last: a server-side apply refuses a list that names one twice. */ -}}
+{{- $variables := tpl (concat $.Values.env $.Values.extraEnv | toYaml) $ | fromYamlArray -}}
+{{- $said := dict -}}
+{{- range $index, $one := $variables -}}{{- $_ := set $said $one.name $index -}}{{- end -}}
 - name: GPULOOM_POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: GPULOOM_POD_NAMESPACE
@@ -281,12 +285,14 @@ volumeMounts:
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 {{- range $name := keys $settings | sortAlpha }}
 {{- $value := tpl (include "common.text" (get $settings $name)) $ }}
-{{- if $value }}
+{{- if and $value (not (hasKey $said $name)) }}
 - name: {{ $name }}
   value: {{ $value | quote }}
 {{- end }}
 {{- end }}
-{{- with concat $.Values.env $.Values.extraEnv }}
-{{ tpl (toYaml .) $ }}
+{{- range $index, $one := $variables }}
+{{- if eq (get $said $one.name) $index }}
+- {{- toYaml $one | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end -}}
