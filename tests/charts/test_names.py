@@ -90,3 +90,11 @@ def test_a_chart_alone_may_have_another_name(helm: Helm) -> None:
 
     assert only(documents, "Deployment", "gpus")
     assert only(documents, "Service", "gpus")
+
+
+def test_a_chart_alone_is_called_like_its_release_and_so_is_its_volume(helm: Helm) -> None:
+    documents = helm.render("cost-engine", release="cost-engine")
+
+    named = {one["kind"]: one["metadata"]["name"] for one in documents}
+    assert {named[kind] for kind in ("Deployment", "Service", "PersistentVolumeClaim")} == {"cost-engine"}
+    assert mounted_certificates(documents) == {"cost-engine-tls"}

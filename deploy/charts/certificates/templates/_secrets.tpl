@@ -17,8 +17,11 @@
 {{- end -}}
 
 {{- define "certificates.secretOfClient" -}}
-{{- $name := get (dict "kube_scheduler" "scheduler") .client | default (.client | replace "_" "-") -}}
-{{ include "common.nameOf" (dict "context" .context "service" $name) }}-tls
+{{- if eq .client "kube_scheduler" -}}
+{{ include "common.nameOf" (dict "context" .context "service" "scheduler") }}-tls
+{{- else -}}
+{{ include "common.joined" (dict "release" .context.Release.Name "name" (.client | replace "_" "-")) }}-tls
+{{- end -}}
 {{- end -}}
 
 {{- define "certificates.authority" -}}

@@ -25,13 +25,18 @@ then stands for: two services of a release never share a name.
 {{- end -}}
 {{- end -}}
 
+{{/* The name of a service, which is the release's own if that is called like it. */}}
+{{- define "common.named" -}}
+{{- if eq .release .name -}}{{- .name -}}{{- else -}}{{- include "common.joined" . -}}{{- end -}}
+{{- end -}}
+
 {{/* Where another service of this release is. */}}
 {{- define "common.nameOf" -}}
-{{- include "common.joined" (dict "release" .context.Release.Name "name" (include "common.printedName" .)) -}}
+{{- include "common.named" (dict "release" .context.Release.Name "name" (include "common.printedName" .)) -}}
 {{- end -}}
 
 {{- define "common.fullname" -}}
-{{- .Values.fullnameOverride | default (include "common.joined" (dict "release" .Release.Name "name" (include "common.name" .))) -}}
+{{- .Values.fullnameOverride | default (include "common.named" (dict "release" .Release.Name "name" (include "common.name" .))) -}}
 {{- end -}}
 
 {{/* Of objects without a namespace: <release>:<service>. */}}
