@@ -205,7 +205,7 @@ args: {{ tpl (toJson .) $ }}
 {{- end }}
 env:
 {{ include "common.environment" . }}
-{{- with concat $.Values.envFrom $.Values.extraEnvFrom }}
+{{- with concat ($.Values.envFrom | default list) $.Values.extraEnvFrom }}
 envFrom:
 {{ tpl (toYaml .) $ }}
 {{- end }}
