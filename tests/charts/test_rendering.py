@@ -117,6 +117,8 @@ def test_without_tiers_the_spot_target_counts_alone(helm: Helm) -> None:
         ("global.ports.discovery.http2=1", "global.ports.discovery.http2: there is no such port"),
         ("node-agent.options.mode=mine", "node-agent.options.mode must be nvidia or gpuloom, not mine"),
         ("monitorng.enabled=true", "additional properties 'monitorng' not allowed"),
+        ("node-agent.options.mod=gpuloom", "at '/options': additional properties 'mod' not allowed"),
+        ("autoscaler.options.metricsApi=never", "at '/options/metricsApi': value must be one of"),
         ("scheduler.replcas=3", "additional properties 'replcas' not allowed"),
         ("certificates.shedule=daily", "additional properties 'shedule' not allowed"),
         ("gpuloom-crds.upgradejob=false", "additional properties 'upgradejob' not allowed"),
