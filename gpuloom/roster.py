@@ -27,7 +27,7 @@ class Outside(StrEnum):
 
     KUBERNETES_API = "kubernetes-api"
     CLOUD_METADATA = "cloud-metadata"
-    """The address 169.254.169.254 of the machine it runs on."""
+    """Of the machine it runs on: spot notices, and the credentials of a cloud's workload identity."""
     DCGM_EXPORTER = "dcgm-exporter"
     """NVIDIA's exporter on the same node."""
     POSTGRESQL = "postgresql"
@@ -251,6 +251,7 @@ ROSTER = Roster(
                     Outside.KUBERNETES_API,
                     Outside.POSTGRESQL,
                     Outside.CLOUD_API,
+                    Outside.CLOUD_METADATA,
                     Outside.WEBHOOKS,
                     Outside.SMTP,
                 }
@@ -321,7 +322,13 @@ ROSTER = Roster(
                 ),
             ),
             outside=frozenset(
-                {Outside.KUBERNETES_API, Outside.CLOUD_API, Outside.POSTGRESQL, Outside.PROMETHEUS}
+                {
+                    Outside.KUBERNETES_API,
+                    Outside.CLOUD_API,
+                    Outside.CLOUD_METADATA,
+                    Outside.POSTGRESQL,
+                    Outside.PROMETHEUS,
+                }
             ),
             embedded={
                 "GPULOOM_AUTOSCALER_SIMULATED_CLOUD": "{cloud}",
@@ -386,6 +393,7 @@ ROSTER = Roster(
                     "GPULOOM_CONSOLE_HOST",
                 ),
             ),
+            outside=frozenset({Outside.KUBERNETES_API, Outside.PROMETHEUS}),
             embedded={
                 "GPULOOM_CONSOLE_ACCESS": "{console_access}",
             },

@@ -3,12 +3,13 @@
     python deploy/manifests/generate.py [--check]
 
 The roster becomes a template of the library chart, `gpuloom scheduler-config` a file of the scheduler's
-chart, and the umbrella chart the manifests for `kubectl apply -k deploy`. `--check` writes nothing and fails
-if a file is not what it would be. Needs helm: $HELM, or one that `make kube-assets ARGS=helm` built, or one
-on the path.
+chart, a service's schema that of the charts that are none, and the umbrella chart the manifests for `kubectl
+apply -k deploy`. `--check` writes nothing and fails if a file is not what it would be. Needs helm: $HELM, or
+one that `make kube-assets ARGS=helm` built, or one on the path.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -46,6 +47,59 @@ FILES = {
     "priority-classes": ("PriorityClass",),
     "certificates": ("Job", "CronJob"),
 }
+# Of charts that are no service: the values that all services have and that they take too, and their own.
+_POD_VALUES = (
+    *("global", "common", "enabled", "nameOverride", "fullnameOverride", "imagePullSecrets", "commonLabels"),
+    *("podAnnotations", "podLabels", "nodeSelector", "tolerations", "affinity", "priorityClassName"),
+    *("podSecurityContext", "securityContext"),
+)
+_JOB_VALUES = (*_POD_VALUES, "image", "extraEnv", "resources")
+_SCHEDULER_VALUES = (
+    *(*_JOB_VALUES, "serviceAccount", "rbac", "replicas", "extraArgs", "command", "annotations", "tls"),
+    *("topologySpreadConstraints", "updateStrategy", "startupProbe", "livenessProbe", "readinessProbe"),
+    *("terminationGracePeriodSeconds", "extraVolumes", "extraVolumeMounts", "podDisruptionBudget"),
+)
+_TEXT, _OBJECT, _LIST, _FLAG = ({"type": kind} for kind in ("string", "object", "array", "boolean"))
+_AUTO = {"enum": [True, False, "auto", "true", "false"]}
+
+
+def _only(**properties: object) -> dict[str, object]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+_IMAGE = _only(registry=_TEXT, repository=_TEXT, tag=_TEXT, digest=_TEXT, pullPolicy=_TEXT)
+OTHER_CHARTS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
+    "certificates": ((*_JOB_VALUES, "serviceAccount", "rbac", "extraArgs"), {"schedule": _TEXT}),
+    "gpuloom-crds": (_JOB_VALUES, {"upgradeJob": _FLAG}),
+    "scheduler": (
+        _SCHEDULER_VALUES,
+        {"weight": {"type": "integer", "minimum": 1}, "extenderUrl": _TEXT, "configuration": _OBJECT},
+    ),
+    "monitoring": (
+        _POD_VALUES,
+        {
+            "prometheusRules": _AUTO,
+            "prometheusRuleLabels": _OBJECT,
+            "dashboards": _FLAG,
+            "dashboardLabels": _OBJECT,
+            "prometheus": _only(
+                image=_IMAGE,
+                retention=_TEXT,
+                resources=_OBJECT,
+                storage=_only(size=_TEXT, storageClass=_TEXT),
+                extraArgs=_LIST,
+                alertmanagers=_LIST,
+            ),
+            "grafana": _only(
+                image=_IMAGE,
+                resources=_OBJECT,
+                service=_only(type=_TEXT, annotations=_OBJECT),
+                adminSecret=_TEXT,
+                extraEnv=_LIST,
+            ),
+        },
+    ),
+}
 WORKLOADS = "services"
 """All other kinds."""
 
@@ -79,6 +133,7 @@ def generated_chart_files() -> dict[Path, str]:
     alias = re.sub(r"^description: .*$", f"description: {ALIAS_DESCRIPTION}", alias, flags=re.MULTILINE)
     return {
         **charts,
+        **{CHARTS / name / "values.schema.json": schema(name) for name in OTHER_CHARTS},
         CHARTS / "gpu-autoscaler" / "Chart.yaml": alias,
         CHARTS / "common" / "templates" / "_roster.tpl": roster_template(),
         scheduler / "kube-scheduler-config.yaml": render_scheduler_config(SchedulerConfigOptions()),
@@ -91,6 +146,26 @@ def chart_file(path: Path) -> str:
     project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = path.read_text(encoding="utf-8")
     return re.sub(r"^(version|appVersion): .*$", rf"\1: {project['version']}", text, flags=re.MULTILINE)
+
+
+def schema(chart: str) -> str:
+    """Of a chart that is no service. What it would not heed has to stay as it is."""
+    document = json.loads((CHARTS / "common" / "service.schema.json").read_text(encoding="utf-8"))
+    shared = yaml.safe_load((CHARTS / "common" / "values.yaml").read_text(encoding="utf-8"))
+    taken, own = OTHER_CHARTS[chart]
+    heeded = {name: rule for name, rule in document["properties"].items() if name in taken}
+    others = {
+        name: unchanged(value) for name, value in shared["exports"]["defaults"].items() if name not in taken
+    }
+    document |= {"title": f"Values of {chart}", "properties": {**heeded, **others, **own}}
+    return json.dumps(document, indent=1) + "\n"
+
+
+def unchanged(default: object) -> dict[str, object]:
+    """In parts, because of a whole the validator does not say what is wrong with it."""
+    if isinstance(default, dict):
+        return _only(**{name: unchanged(value) for name, value in default.items()})
+    return {"type": "array", "maxItems": 0} if default == [] else {"const": default}
 
 
 def roster_template() -> str:

@@ -117,6 +117,26 @@ def test_without_tiers_the_spot_target_counts_alone(helm: Helm) -> None:
         ("global.ports.discovery.http2=1", "global.ports.discovery.http2: there is no such port"),
         ("node-agent.options.mode=mine", "node-agent.options.mode must be nvidia or gpuloom, not mine"),
         ("monitorng.enabled=true", "additional properties 'monitorng' not allowed"),
+        ("node-agent.options.mod=gpuloom", "at '/options': additional properties 'mod' not allowed"),
+        ("autoscaler.options.metricsApi=never", "at '/options/metricsApi': value must be one of"),
+        ("scheduler.replcas=3", "additional properties 'replcas' not allowed"),
+        ("certificates.shedule=daily", "additional properties 'shedule' not allowed"),
+        ("gpuloom-crds.upgradejob=false", "additional properties 'upgradejob' not allowed"),
+        ("monitoring.grafana.adminSecert=a", "additional properties 'adminSecert' not allowed"),
+        ("scheduler.persistence.enabled=true", "at '/persistence/enabled': value must be false"),
+        ("global.networkPolicy.outside.postgres.ports[0]=1", "outside.postgres: there is no such place"),
+        ("global.networkPolicy.clients.grafana[0].a=b", "clients.grafana: there is no such caller"),
+        ("discovery.fullnameOverride=d", "discovery.fullnameOverride: the other services look for gpuloom-"),
+        ("webhook.nameOverride=hook", "webhook.nameOverride: the other services look for gpuloom-webhook"),
+        ("optimizer.replicas=2", "optimizer.replicas is 2, but two of it would read everything twice"),
+        (
+            "cost-engine.replicas=2",
+            "cost-engine.replicas is 2, but its store is a file, which one pod can use",
+        ),
+        (
+            "scheduler-extender.enabled=false",
+            "scheduler-extender.enabled is false, and the scheduler places no",
+        ),
     ],
 )
 def test_a_wrong_value_fails_with_one_clear_line(helm: Helm, value: str, said: str) -> None:
@@ -127,6 +147,17 @@ def test_a_wrong_value_fails_with_one_clear_line(helm: Helm, value: str, said: s
     # Helm itself adds which chart it is about.
     assert len([line for line in lines if said in line]) == 1
     assert len(lines) <= 3
+
+
+def test_two_cost_engines_share_a_database(helm: Helm) -> None:
+    values = "cost-engine.replicas=2,cost-engine.persistence.enabled=false"
+
+    documents = helm.render("gpuloom", "--set", f"{values},cost-engine.settings.GPULOOM_DATABASE_URL=")
+
+    assert only(documents, "Deployment", "gpuloom-cost-engine")["spec"]["replicas"] == 2
+    assert only(documents, "PodDisruptionBudget", "gpuloom-cost-engine")
+    with pytest.raises(HelmError, match="its store is a file"):
+        helm.render("gpuloom", "--set", f"{values},cost-engine.persistence.ephemeral=true")
 
 
 def test_contradictory_tiers_are_refused(helm: Helm) -> None:
@@ -162,7 +193,7 @@ def test_people_can_add_what_they_expect_to_add(helm: Helm, tmp_path: Path) -> N
             "nodeSelector": {"pool": "system"},
             "tolerations": [{"operator": "Exists"}],
             "priorityClassName": "system-cluster-critical",
-            "settings": {"GPULOOM_LOG_LEVEL": "debug"},
+            "settings": {"GPULOOM_LOG_LEVEL": "debug", "GPULOOM_A": 5_000_000, "GPULOOM_B": 0.25},
             "image": {"registry": "registry.example.com", "digest": "sha256:" + "0" * 64},
             "serviceAccount": {"annotations": {"iam": "role"}},
         }
@@ -175,6 +206,8 @@ def test_people_can_add_what_they_expect_to_add(helm: Helm, tmp_path: Path) -> N
     (main,) = template["spec"]["containers"]
     assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in main["env"]
     assert {"name": "GPULOOM_LOG_LEVEL", "value": "debug"} in main["env"]
+    assert {"name": "GPULOOM_A", "value": "5000000"} in main["env"]
+    assert {"name": "GPULOOM_B", "value": "0.25"} in main["env"]
     assert main["args"] == ["--print-config"]
     assert main["image"] == f"registry.example.com/gpuloom/discovery@sha256:{'0' * 64}"
     assert template["metadata"]["annotations"]["team"] == "gpu"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuloom.roster import ROSTER, Kind, Service
+from gpuloom.roster import ROSTER, Kind, Outside, Service
 from gpuloom.runtime.config import settings_of
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -65,6 +65,13 @@ def container(service: Service) -> Object:
     return only
 
 
+def known_settings(service: Service) -> set[str]:
+    module = importlib.import_module(f"{service.module}.config")
+    whole = [one for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
+    (config,) = (one for one in whole if {"http", "log"} <= {member.name for member in fields(one)})
+    return {one.name for one in settings_of(config)}
+
+
 def peer_name(peer: Object) -> str:
     """A service or client by the label that a rule selects; an address as it is written."""
     if "ipBlock" in peer:
@@ -95,16 +102,24 @@ def test_every_service_has_a_chart_that_the_umbrella_takes_in(service: Service) 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_pod_has_the_ports_of_the_roster_and_only_settings_that_its_service_knows(service: Service) -> None:
-    module = importlib.import_module(f"{service.module}.config")
-    whole = [one for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
-    (config,) = (one for one in whole if {"http", "log"} <= {member.name for member in fields(one)})
     # A pod is told who and where it is; not every service asks.
-    known = {one.name for one in settings_of(config)} | {"GPULOOM_POD_NAME", "GPULOOM_POD_NAMESPACE"}
+    known = known_settings(service) | {"GPULOOM_POD_NAME", "GPULOOM_POD_NAMESPACE"}
     told = {one["name"] for one in container(service)["env"] if one["name"].startswith("GPULOOM_")}
 
     assert told - {"GPULOOM_NODE_NAME"} <= known
     assert {port["name"]: port["containerPort"] for port in container(service)["ports"]} == {
         port.name: port.number for port in service.ports
+    }
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_may_go_to_what_its_settings_name(service: Service) -> None:
+    named_by = {"GPULOOM_PROMETHEUS_URL": Outside.PROMETHEUS, "GPULOOM_DATABASE_URL": Outside.POSTGRESQL}
+
+    known = known_settings(service)
+
+    assert {place for name, place in named_by.items() if name in known} == service.outside & {
+        *named_by.values()
     }
 
 

@@ -17,7 +17,11 @@
 {{- end -}}
 
 {{- define "certificates.secretOfClient" -}}
-{{ .context.Release.Name }}-{{ get (dict "kube_scheduler" "scheduler") .client | default (.client | replace "_" "-") }}-tls
+{{- if eq .client "kube_scheduler" -}}
+{{ include "common.nameOf" (dict "context" .context "service" "scheduler") }}-tls
+{{- else -}}
+{{ include "common.joined" (dict "release" .context.Release.Name "name" (.client | replace "_" "-")) }}-tls
+{{- end -}}
 {{- end -}}
 
 {{- define "certificates.authority" -}}
@@ -35,22 +39,20 @@
 {{- $names | sortAlpha | join ", " -}}
 {{- end -}}
 
+{{- define "certificates.template" -}}
+metadata:
+  {{- include "common.podMetadata" . | nindent 2 }}
+spec:
+  {{- include "certificates.pod" . | nindent 2 }}
+{{- end -}}
+
 {{- define "certificates.pod" -}}
 serviceAccountName: {{ include "common.serviceAccountName" . }}
 automountServiceAccountToken: true
 enableServiceLinks: false
 restartPolicy: OnFailure
-{{- with concat ((.Values.global).imagePullSecrets | default list) .Values.imagePullSecrets }}
-imagePullSecrets:
-{{ toYaml . }}
-{{- end }}
-{{- with concat ((.Values.global).tolerations | default list) .Values.tolerations }}
-tolerations:
-{{ toYaml . }}
-{{- end }}
-{{- with .Values.nodeSelector | default (.Values.global).nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
+{{- with include "common.placement" . | trim }}
+{{ . }}
 {{- end }}
 securityContext:
   {{- toYaml .Values.podSecurityContext | nindent 2 }}

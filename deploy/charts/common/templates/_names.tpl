@@ -12,20 +12,31 @@
 {{- .Values.nameOverride | default (include "common.printedName" (dict "context" . "service" .Chart.Name)) -}}
 {{- end -}}
 
+{{/*
+<release>-<name> in the 52 characters that a CronJob may have. What does not fit is cut off the release's name, which a hash
+then stands for: two services of a release never share a name.
+*/}}
+{{- define "common.joined" -}}
+{{- $room := int (sub 51 (len .name)) -}}
+{{- if le (len .release) $room -}}
+{{- printf "%s-%s" .release .name -}}
+{{- else -}}
+{{- printf "%s-%s-%s" (.release | trunc (int (sub $room 6)) | trimSuffix "-") (sha256sum .release | trunc 5) .name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of a service, which is the release's own if that is called like it. */}}
+{{- define "common.named" -}}
+{{- if eq .release .name -}}{{- .name -}}{{- else -}}{{- include "common.joined" . -}}{{- end -}}
+{{- end -}}
+
 {{/* Where another service of this release is. */}}
 {{- define "common.nameOf" -}}
-{{- printf "%s-%s" .context.Release.Name (include "common.printedName" .) | trunc 52 | trimSuffix "-" -}}
+{{- include "common.named" (dict "release" .context.Release.Name "name" (include "common.printedName" .)) -}}
 {{- end -}}
 
 {{- define "common.fullname" -}}
-{{- $name := include "common.name" . -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride -}}
-{{- else if eq .Release.Name $name -}}
-{{- $name -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
-{{- end -}}
+{{- .Values.fullnameOverride | default (include "common.named" (dict "release" .Release.Name "name" (include "common.name" .))) -}}
 {{- end -}}
 
 {{/* Of objects without a namespace: <release>:<service>. */}}

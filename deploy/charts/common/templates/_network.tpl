@@ -32,11 +32,7 @@ spec:
   {{- tpl (toYaml .) $ | nindent 2 }}
   {{- end }}
   egress:
-  - to:
-    - namespaceSelector: {}
-    ports:
-    - {port: 53, protocol: UDP}
-    - {port: 53, protocol: TCP}
+  {{- include "common.dns" $ | nindent 2 }}
   {{- range .row.calls }}
   - to:
     {{- include "common.peer" (dict "context" $ "caller" .service) | nindent 4 }}
@@ -50,6 +46,22 @@ spec:
   {{- tpl (toYaml .) $ | nindent 2 }}
   {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* Names are asked of pods anywhere, and of NodeLocal DNSCache, which is on the network of its node and no pod to a selector. */}}
+{{- define "common.dns" -}}
+{{- $changed := ((.Values.global | default dict).networkPolicy | default dict).outside | default dict -}}
+{{- $changed = $changed.dns | default dict -}}
+- to:
+  - namespaceSelector: {}
+  {{- range $changed.cidrs | default (list "169.254.20.10/32") }}
+  - ipBlock: {cidr: {{ . | quote }}}
+  {{- end }}
+  ports:
+  {{- range $changed.ports | default (list 53) }}
+  - {port: {{ . }}, protocol: UDP}
+  - {port: {{ . }}, protocol: TCP}
+  {{- end }}
 {{- end -}}
 
 {{/* Pods of a caller: a service of this release, or a client, which global.networkPolicy.clients describes. */}}
@@ -88,15 +100,18 @@ spec:
 {{- end -}}
 {{- end -}}
 
-{{/* What is no service of ours. Addresses and ports are those of global.networkPolicy.outside. */}}
+{{/*
+What is no service of ours. Addresses and ports are those of global.networkPolicy.outside. `pods`: it may be one of the
+cluster, which Cilium does not count to any block of addresses.
+*/}}
 {{- define "common.outside" -}}
 {{- $known := dict
   "kubernetes-api" (dict "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 443 6443))
-  "cloud-metadata" (dict "cidrs" (list "169.254.169.254/32") "ports" (list 80))
+  "cloud-metadata" (dict "cidrs" (list "169.254.169.254/32" "169.254.169.252/32" "169.254.170.23/32") "ports" (list 80 988))
   "cloud-api" (dict "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 443))
-  "postgresql" (dict "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 5432))
-  "smtp" (dict "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 25 465 587))
-  "webhooks" (dict "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 443 80 9093))
+  "postgresql" (dict "pods" true "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 5432))
+  "smtp" (dict "pods" true "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 25 465 587))
+  "webhooks" (dict "pods" true "cidrs" (list "0.0.0.0/0" "::/0") "ports" (list 443 80 9093))
 -}}
 {{- $pods := dict
   "dcgm-exporter" (dict "labels" (list "nvidia-dcgm-exporter" "dcgm-exporter") "ports" (list 9400))
@@ -113,6 +128,9 @@ spec:
 {{- if or (hasKey $known .outside) $changed.cidrs }}
   {{- range $changed.cidrs | default $usual.cidrs }}
   - ipBlock: {cidr: {{ . | quote }}}
+  {{- end }}
+  {{- if and $usual.pods (not $changed.cidrs) }}
+  - namespaceSelector: {}
   {{- end }}
 {{- else }}
   {{- range $usual.labels }}

@@ -37,7 +37,7 @@ services:
     identity: cost_engine
     kind: leader
     address: GPULOOM_COST_ADDRESS
-    outside: [cloud-api, kubernetes-api, postgresql, smtp, webhooks]
+    outside: [cloud-api, cloud-metadata, kubernetes-api, postgresql, smtp, webhooks]
     ports:
       grpc:
         number: 50055
@@ -87,7 +87,7 @@ services:
     identity: autoscaler
     kind: leader
     address: GPULOOM_AUTOSCALER_ADDRESS
-    outside: [cloud-api, kubernetes-api, postgresql, prometheus]
+    outside: [cloud-api, cloud-metadata, kubernetes-api, postgresql, prometheus]
     ports:
       grpc:
         number: 50056
@@ -151,7 +151,7 @@ services:
     identity: console
     kind: replicas
     address: GPULOOM_CONSOLE_ADDRESS
-    outside: [kubernetes-api]
+    outside: [kubernetes-api, prometheus]
     ports:
       https:
         number: 8088

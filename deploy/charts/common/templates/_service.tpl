@@ -1,7 +1,7 @@
 {{/* Everything that a service of the roster needs. A chart's only template is {{ include "common.service" . }}. */}}
 {{- define "common.service" -}}
 {{- $row := include "common.row" . | fromYaml -}}
-{{- range $part := list "rbac" "workload" "endpoint" "budget" "network" "monitor" "certificate" "claim" }}
+{{- range $part := list "rbac" "quota" "workload" "endpoint" "budget" "network" "monitor" "certificate" "claim" }}
 {{- with include (printf "common.%s" $part) (dict "context" $ "row" $row) | trim }}
 ---
 {{ . }}
@@ -97,6 +97,25 @@ spec:
   selector:
     matchLabels:
       {{- include "common.selectorLabels" $ | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+GKE lets pods of Kubernetes' own priority classes into a namespace only where a quota counts them. It limits nothing.
+*/}}
+{{- define "common.quota" -}}
+{{- $global := .context.Values.global | default dict -}}
+{{- $class := .context.Values.priorityClassName | default $global.priorityClassName | default "" -}}
+{{- if and $global.systemPriorityQuotas (hasPrefix "system-" $class) -}}
+apiVersion: v1
+kind: ResourceQuota
+metadata:
+  {{- include "common.metadata" . | nindent 2 }}
+spec:
+  hard: {pods: 1G}
+  scopeSelector:
+    matchExpressions:
+    - {scopeName: PriorityClass, operator: In, values: [{{ $class }}]}
 {{- end }}
 {{- end -}}
 

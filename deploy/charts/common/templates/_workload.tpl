@@ -1,6 +1,7 @@
 {{- define "common.workload" -}}
 {{- $ := .context -}}
 {{- $daemon := eq .row.kind "daemon" -}}
+{{- include "common.checkReplicas" . -}}
 apiVersion: apps/v1
 kind: {{ if $daemon }}DaemonSet{{ else }}Deployment{{ end }}
 metadata:
@@ -33,6 +34,20 @@ spec:
         {{- end }}
     spec:
       {{- include "common.pod" . | nindent 6 }}
+{{- end -}}
+
+{{/* A store in a file is one pod's, and a service that there is only one of stays so: said here, not by a pod that waits. */}}
+{{- define "common.checkReplicas" -}}
+{{- $values := .context.Values -}}
+{{- if and (ne .row.kind "daemon") (gt (int $values.replicas) 1) -}}
+{{- $what := printf "%s.replicas is %d" .context.Chart.Name (int $values.replicas) -}}
+{{- if eq .row.kind "single" -}}
+{{- fail (printf "%s, but two of it would read everything twice: leave it at 1" $what) -}}
+{{- end -}}
+{{- if or $values.persistence.enabled (hasPrefix "sqlite:" (toString $values.settings.GPULOOM_DATABASE_URL)) -}}
+{{- fail (printf "%s, but its store is a file, which one pod can use: give it PostgreSQL by extraEnvFrom, empty settings.GPULOOM_DATABASE_URL, and set persistence.enabled to false" $what) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "common.updateStrategy" -}}
@@ -97,17 +112,7 @@ affinity:
   {{- tpl (toYaml .) $ | nindent 2 }}
 {{- end }}
 {{- if ne .row.kind "daemon" }}
-topologySpreadConstraints:
-{{- with $.Values.topologySpreadConstraints }}
-{{ tpl (toYaml .) $ }}
-{{- else }}
-- maxSkew: 1
-  topologyKey: kubernetes.io/hostname
-  whenUnsatisfiable: ScheduleAnyway
-  labelSelector:
-    matchLabels:
-      {{- include "common.selectorLabels" $ | nindent 6 }}
-{{- end }}
+{{ include "common.spread" $ }}
 {{- end }}
 securityContext:
   {{- toYaml $.Values.podSecurityContext | nindent 2 }}
@@ -137,6 +142,57 @@ volumes:
 {{- end }}
 {{- end -}}
 
+{{/* Labels and annotations of a pod that is no service's. */}}
+{{- define "common.podMetadata" -}}
+labels:
+  {{- include "common.labels" . | nindent 2 }}
+  {{- with .Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Where such a pod may run, before whom, and by which secrets its images are pulled. */}}
+{{- define "common.placement" -}}
+{{- $global := .Values.global | default dict -}}
+{{- with concat ($global.imagePullSecrets | default list) .Values.imagePullSecrets }}
+imagePullSecrets:
+{{ toYaml . }}
+{{- end }}
+{{- with .Values.priorityClassName | default $global.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with concat ($global.tolerations | default list) .Values.tolerations }}
+tolerations:
+{{ toYaml . }}
+{{- end }}
+{{- with .Values.nodeSelector | default $global.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- tpl (toYaml .) $ | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "common.spread" -}}
+topologySpreadConstraints:
+{{- with .Values.topologySpreadConstraints }}
+{{ tpl (toYaml .) $ }}
+{{- else }}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "common.selectorLabels" . | nindent 6 }}
+{{- end }}
+{{- end -}}
+
 {{- define "common.container" -}}
 {{- $ := .context -}}
 image: {{ include "common.image" (dict "context" $ "image" $.Values.image "name" $.Chart.Name) }}
@@ -149,7 +205,7 @@ args: {{ tpl (toJson .) $ }}
 {{- end }}
 env:
 {{ include "common.environment" . }}
-{{- with $.Values.extraEnvFrom }}
+{{- with concat ($.Values.envFrom | default list) $.Values.extraEnvFrom }}
 envFrom:
 {{ tpl (toYaml .) $ }}
 {{- end }}
@@ -185,6 +241,11 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
+{{/* Numbers of a values file are floats, which would become 5e+06. */}}
+{{- define "common.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end -}}
+{{- end -}}
+
 {{/* The roster's addresses and ports, certificates, who this pod is; then the chart's and the user's settings. */}}
 {{- define "common.environment" -}}
 {{- $ := .context -}}
@@ -212,6 +273,10 @@ volumeMounts:
 {{- range $name, $value := $.Values.settings -}}
 {{- $_ := set $settings $name $value -}}
 {{- end -}}
+{{- /* What is said twice is told once, as it was said last: a server-side apply refuses a list that names one twice. */ -}}
+{{- $variables := tpl (concat $.Values.env $.Values.extraEnv | toYaml) $ | fromYamlArray -}}
+{{- $said := dict -}}
+{{- range $index, $one := $variables -}}{{- $_ := set $said $one.name $index -}}{{- end -}}
 - name: GPULOOM_POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: GPULOOM_POD_NAMESPACE
@@ -219,13 +284,15 @@ volumeMounts:
 - name: GPULOOM_NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 {{- range $name := keys $settings | sortAlpha }}
-{{- $value := tpl (get $settings $name | toString) $ }}
-{{- if $value }}
+{{- $value := tpl (include "common.text" (get $settings $name)) $ }}
+{{- if and $value (not (hasKey $said $name)) }}
 - name: {{ $name }}
   value: {{ $value | quote }}
 {{- end }}
 {{- end }}
-{{- with concat $.Values.env $.Values.extraEnv }}
-{{ tpl (toYaml .) $ }}
+{{- range $index, $one := $variables }}
+{{- if eq (get $said $one.name) $index }}
+- {{- toYaml $one | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end -}}

@@ -6,12 +6,25 @@ app.kubernetes.io/part-of: gpuloom
 {{- end -}}
 
 {{- define "monitoring.metadata" -}}
-name: {{ .context.Release.Name }}-{{ .part }}
+name: {{ include "common.joined" (dict "release" .context.Release.Name "name" .part) }}
 namespace: {{ .namespace | default .context.Release.Namespace }}
 labels:
   {{- include "monitoring.selector" . | nindent 2 }}
   app.kubernetes.io/managed-by: {{ .context.Release.Service }}
   helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
+{{- end -}}
+
+{{/* Labels and annotations of a pod; `annotations` are its own. */}}
+{{- define "monitoring.podMetadata" -}}
+labels:
+  {{- include "monitoring.selector" . | nindent 2 }}
+  {{- with .context.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) .annotations .context.Values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "monitoring.image" -}}
