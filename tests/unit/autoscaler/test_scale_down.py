@@ -168,6 +168,17 @@ def test_use_and_triggers_add_one_node_and_wait_for_what_is_on_its_way() -> None
     assert len(decide_scale_up(short).nodes) == 2
 
 
+def test_a_minimum_that_can_not_be_had_now_is_told_and_holds_up_no_other_reason() -> None:
+    pools = (NodePool("sold-out", min_size=2), NodePool("pool", instance_types=(SMALL,)))
+    seen = a_situation(a_claim("ready"), policy=a_policy(pools=pools))
+
+    assert "minimum" in decide_scale_up(seen).held
+    hot = decide_scale_up(replace(seen, pressure=Pressure(utilization=0.9)))
+    assert [node.offering.pool for node in hot.nodes] == ["pool"]
+    warm = Pressure(floor_gpus=2, floor_reason="a forecast wants it")
+    assert len(decide_scale_up(replace(seen, pressure=warm)).nodes) == 1
+
+
 def failed(name: str, minutes_ago: float, reason: str = "NoCapacity") -> GpuNodeClaim:
     at = NOW - timedelta(minutes=minutes_ago)
     asked = replace(a_claim(name), status=life.requested(at))
