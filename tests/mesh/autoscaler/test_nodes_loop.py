@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gpuloom.kube.resources import GPU_NODE_CLAIMS
 from gpuloom.names import ANNOTATION_SPOT_WARNING
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.machines import FailureKind, PricedOffering
@@ -401,6 +402,73 @@ async def test_a_provider_that_is_not_set_up_and_a_pool_without_a_group_are_cond
         assert "gcp is not configured" in world.condition("ProviderConfigured", "elsewhere")["message"]
         assert "no group" in world.condition("ProviderConfigured", "mine")["message"]
         assert world.condition("ProviderConfigured", "mine")["status"] == "False"
+
+
+async def test_nodes_that_kubernetes_gave_up_block_nothing_and_are_no_place_for_pods() -> None:
+    """Silent agents freeze it, until Kubernetes knows that it is the nodes which are dead."""
+    async with a_world() as world:
+        world.add_policy(scaleUpCooldownSeconds=0)
+        for name in ("a", "b", "c", "d", "e"):
+            world.add_pod(name)
+        world.clock.ahead_s += WAITED_S
+        await world.rounds(6)
+        before = world.cloud.bought
+        dead = sorted(node["metadata"]["name"] for node in world.listed("nodes"))[:2]
+        for node in dead:
+            world.lose_node(node)
+        for name in ("a", "b", "c", "d", "e"):
+            world.api.store.delete("pods", name, namespace="default")
+        for name in ("anew", "more", "third", "fourth"):
+            world.add_pod(name)
+
+        world.clock.ahead_s += WAITED_S
+        await world.rounds(2)
+        early, frozen = world.cloud.bought, world.condition("Frozen")["status"]
+        world.clock.ahead_s += 300
+        await world.rounds(4)
+
+        assert (before, early, frozen) == (5, 5, "True")
+        assert world.condition("Frozen")["status"] == "False"
+        assert world.cloud.bought == 6, "three nodes live, and four pods wait"
+
+
+async def test_the_machine_of_a_dead_node_ends_when_its_claim_is_deleted() -> None:
+    """Its pods were told to leave, and nobody is there who could do it."""
+    async with a_world() as world:
+        node = await with_a_node(world)
+        world.api.store.delete("pods", "first", namespace="default")
+        world.add_pod("runs", node)
+        world.run_pod("runs")
+        world.lose_node(node)
+        (claim,) = world.listed(CLAIMS)
+        await world.client.delete(GPU_NODE_CLAIMS, claim["metadata"]["name"])
+
+        await world.rounds(4)
+        early = dict(world.cloud.machines)
+        world.clock.ahead_s += 300
+        await world.rounds(6)
+
+        assert early
+        assert not world.cloud.machines
+
+
+async def test_where_nearly_half_of_the_nodes_are_dead_nobody_is_believed() -> None:
+    """Then it is rather the network than the nodes; machines that are bought would not join either."""
+    async with a_world() as world:
+        world.add_policy(scaleUpCooldownSeconds=0)
+        for number in range(8):
+            world.add_pod(f"p{number}")
+        world.clock.ahead_s += WAITED_S
+        await world.rounds(6)
+        for node in sorted(one["metadata"]["name"] for one in world.listed("nodes"))[:4]:
+            world.lose_node(node)
+        world.add_pod("more")
+
+        world.clock.ahead_s += 600
+        await world.rounds(4)
+
+        assert world.cloud.bought == 8
+        assert world.condition("Frozen")["message"] == "4 of 8 GPU nodes are not ready now"
 
 
 async def test_f21_nothing_is_decided_before_the_last_write_is_seen() -> None:
