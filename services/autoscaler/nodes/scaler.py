@@ -126,7 +126,11 @@ class Scaler:
             self._memories[policy.name] = Memory(
                 status.last_scale_up, status.last_scale_down, status.last_action
             )
-        return self._memories[policy.name]
+        memory, now = self._memories[policy.name], self.tools.clock.now()
+        # Times to come are those of another clock, or of this one before it was set back: they begin now.
+        memory.last_up = memory.last_up and min(memory.last_up, now)
+        memory.last_down = memory.last_down and min(memory.last_down, now)
+        return memory
 
     def situation(
         self,

@@ -1,16 +1,20 @@
 """Round by round on a simulated API: what is bought, told and given back, whatever fails in between."""
 
+from copy import deepcopy
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import GPU_NODE_CLAIMS
 from gpuloom.names import ANNOTATION_SPOT_WARNING
+from gpuloom.sim.kubeapi.store import WriteOptions
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.machines import FailureKind, PricedOffering
 from services.autoscaler.core.pending import Worth
 from tests.mesh.autoscaler.memory_cloud import TYPE, CrashError, a_refusal
-from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POOL, World, a_world
+from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POLICIES, POOL, World, a_world
 from tests.mesh.waiting import until
 
 WAITED_S = 130.0
@@ -333,6 +337,27 @@ async def test_each_group_of_a_leader_worker_set_is_a_gang_of_its_own() -> None:
 
         await world.rounds(3)
 
+        assert world.cloud.bought == 2
+
+
+async def test_a_cooldown_of_a_clock_that_was_ahead_begins_now() -> None:
+    async with a_world() as world:
+        node = await with_a_node(world)
+        world.add_pod("runs", node)
+        world.api.store.delete("pods", "first", namespace="default")
+        world.add_pod("second")
+        policy = deepcopy(world.api.store.get(POLICIES, "mine"))
+        policy["status"]["lastScaleUpTime"] = format_time(world.clock.now() + timedelta(hours=2))
+        world.api.store.update(POLICIES, policy, WriteOptions(subresource="status"))
+        await world.restart()
+
+        await world.rounds(1)
+        assert world.replica is not None
+        shown = world.replica.registry.get_sample_value("gpu_autoscaler_scale_up_cooldown_remaining_seconds")
+        world.clock.ahead_s += 200
+        await world.rounds(2)
+
+        assert shown == pytest.approx(180, abs=5)
         assert world.cloud.bought == 2
 
 

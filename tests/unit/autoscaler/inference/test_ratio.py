@@ -129,6 +129,20 @@ def test_f19_the_cooldown_is_between_two_changes_in_either_direction_and_says_ho
         assert late.changes
 
 
+def test_after_a_clock_was_set_back_windows_and_cooldown_begin_now() -> None:
+    """They do not wait until the clock is again where it was, nor are they forgotten."""
+    hour = at(3600)
+    limits = (ScalingLimit(ScalingUnit.PODS, 2, 60),)
+    spec = a_spec(scale_up=ScalingBehavior(limits=limits), scale_down=a_window(120))
+    memory = Memory(((hour, 3), (hour, 4)), ((hour, 1),), last_scale=hour)
+
+    early, memory = decide(a_situation(spec, 4, a_reading(50.0), memory=memory, now=at(0)))
+    late, memory = decide(a_situation(spec, 4, a_reading(500.0), memory=memory, now=at(301)))
+
+    assert (early.wanted, early.replicas) == (2, 4)
+    assert late.replicas == 6
+
+
 def test_the_window_for_down_takes_the_most_and_that_for_up_the_least() -> None:
     memory = Memory(wanted=((at(0), 8), (at(100), 2), (at(200), 3)))
     spec = a_spec(cooldown_s=0, scale_up=a_window(150), scale_down=a_window(250))
