@@ -13,9 +13,11 @@ from gpuloom.sim.kubeapi.store import WriteOptions
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.machines import FailureKind, PricedOffering
 from services.autoscaler.core.pending import Worth
+from services.autoscaler.nodes.claim_store import new_claim
 from tests.mesh.autoscaler.memory_cloud import TYPE, CrashError, a_refusal
 from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POLICIES, POOL, World, a_world
 from tests.mesh.waiting import until
+from tests.unit.autoscaler.builders import an_offering
 
 WAITED_S = 130.0
 PRIORITY = "gpu-autoscaler.io/eviction-priority"
@@ -494,6 +496,31 @@ async def test_where_nearly_half_of_the_nodes_are_dead_nobody_is_believed() -> N
 
         assert world.cloud.bought == 8
         assert world.condition("Frozen")["message"] == "4 of 8 GPU nodes are not ready now"
+
+
+async def test_a_claim_that_vanished_unseen_and_a_restored_etcd_stop_no_round() -> None:
+    """What was written then is never seen again."""
+    async with a_world() as world:
+        world.add_policy()
+        await world.rounds(1)
+        replica = world.replica
+        assert replica is not None
+        await replica.stop()
+        policy, offering = replica.policies.effective()[0], an_offering(TYPE, 1.0, pool=POOL)
+        new = new_claim(policy, offering, "", world.clock.now())
+        await replica.store.create(new)
+        await world.client.patch(GPU_NODE_CLAIMS, new.name, None, {"metadata": {"finalizers": None}})
+        await world.client.delete(GPU_NODE_CLAIMS, new.name)
+        before = replica.store.caught_up()
+
+        replica.start()
+        await until(replica.store.caught_up)
+        await replica.stop()
+        await replica.store.create(new_claim(policy, offering, "", world.clock.now()))
+        unseen = replica.store.caught_up()
+        replica.store.informer.begin_anew()
+
+        assert (before, unseen, replica.store.caught_up()) == (False, False, True)
 
 
 async def test_f21_nothing_is_decided_before_the_last_write_is_seen() -> None:
