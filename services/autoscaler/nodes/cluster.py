@@ -74,10 +74,15 @@ class Sources:
     inference: Informer
     """Whose least replicas are always on. Nothing waits for it: without the kind there are none."""
 
-    def missing(self) -> str:
-        """What is not known yet, so that nothing may be decided; empty if all is."""
+    def unlisted(self) -> str:
         if not (self.pods.synced and self.nodes.synced and self.budgets.synced):
             return "pods and nodes are not listed yet"
+        return ""
+
+    def missing(self) -> str:
+        """What is not known yet, so that nothing may be decided; empty if all is."""
+        if self.unlisted():
+            return self.unlisted()
         if not self.facts.synced or self.facts.age_s() > FACTS_TTL_S:
             return "discovery does not answer"
         if not self.ledger.synced or self.ledger.age_s() > FACTS_TTL_S:

@@ -92,12 +92,14 @@ class Scaler:
         self._memories: dict[str, Memory] = {}
         self._told: dict[tuple[str, str], object] = {}
 
-    def unready_reason(self) -> str:
-        if self.reader.sources.missing():
-            return self.reader.sources.missing()
+    def unlisted_reason(self) -> str:
+        """Why not even a notice can be followed, which needs nobody but Kubernetes."""
         if not self.store.informer.synced or not self.policies.informer.synced:
             return "policies and claims are not listed yet"
-        return ""
+        return self.reader.sources.unlisted()
+
+    def unready_reason(self) -> str:
+        return self.unlisted_reason() or self.reader.sources.missing()
 
     async def round(self) -> None:
         """Decide and act once; a round that can't know enough does nothing."""

@@ -209,6 +209,30 @@ async def test_f22_a_notice_cordons_replaces_and_evicts_low_before_medium_before
         assert {one["type"] for one in world.events("NodeGoes")} == {"Warning"}
 
 
+async def test_a_notice_is_followed_while_discovery_is_silent_and_its_replacement_comes_after() -> None:
+    """The machine ends whoever answers; only what is bought is decided on what discovery knows."""
+    async with a_world() as world:
+        node = await with_a_node(world)
+        world.api.store.delete("pods", "first", namespace="default")
+        for name, priority in (("batch", "low"), ("train", "high")):
+            world.add_pod(name, node, annotations={PRIORITY: priority})
+            world.run_pod(name)
+        world.known.silent_s = 60.0
+
+        world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: "true"})
+        await world.rounds(1)
+        cordoned, left, bought = (
+            world.api.store.get("nodes", node)["spec"].get("unschedulable"),
+            set(world.pods()),
+            world.cloud.bought,
+        )
+        world.known.silent_s = 0.0
+        await world.rounds(2)
+
+        assert (cordoned, left, bought) == (True, {"train"}, 1)
+        assert world.cloud.bought == 2
+
+
 async def test_f22_a_pod_that_can_not_be_evicted_holds_up_nothing_else() -> None:
     """The API answers 500 for a pod of two budgets, at every attempt: others leave, and nodes are bought."""
     async with a_world() as world:

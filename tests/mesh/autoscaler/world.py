@@ -73,13 +73,14 @@ class KnownFacts:
     """Discovery's and the extender's word on nodes, as if both had just spoken."""
 
     synced = True
+    silent_s = 0.0
 
     def __init__(self) -> None:
         self.facts: dict[str, NodeFacts] = {}
         self.nodes: dict[str, NodeLedger] = {}
 
     def age_s(self) -> float:
-        return 0.0
+        return self.silent_s
 
     def snapshot(self) -> Any:
         return SimpleNamespace(nodes=self.facts)
