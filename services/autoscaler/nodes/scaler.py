@@ -5,6 +5,7 @@ Nothing is decided while something is not known, or before this loop's own last 
 
 import asyncio
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -354,8 +355,9 @@ class Scaler:
         metrics.savings.set(bill.saved)
         metrics.savings_percentage.set(bill.spot_percentage)
         metrics.pending.set(len(snapshot.pending))
-        if snapshot.utilization is not None:
-            metrics.utilization.set(snapshot.utilization)
+        # Where there is no GPU none is in use; one that does not tell is not known, and no old number either.
+        unknown = math.nan if snapshot.gpu_nodes else 0.0
+        metrics.utilization.set(unknown if snapshot.utilization is None else snapshot.utilization)
         desired = Counter(one.spec.pool_name for one in live)
         pools = {pool.name for one in self.policies.effective() for pool in one.policy.spec.pools}
         metrics.show_pools({pool: desired[pool] for pool in desired.keys() | pools})

@@ -1,6 +1,8 @@
 """Round by round on a simulated API: what is bought, told and given back, whatever fails in between."""
 
+import math
 from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -582,6 +584,25 @@ async def test_a_node_that_became_empty_goes_and_its_numbers_with_it() -> None:
         assert world.claim_states() == ["Gone"]
         down = {"action": "scale-down", "pool": POOL, "result": "succeeded"}
         assert registry.get_sample_value("gpu_autoscaler_scaling_actions_total", down) == 1
+
+
+async def test_utilization_that_nobody_tells_is_not_shown_as_it_was() -> None:
+    async with a_world() as world:
+        node = await with_a_node(world)
+        uid, facts = next(iter(world.known.facts.items()))
+        assert world.replica is not None
+        shown = []
+        for told in (0.9, None):
+            usage = tuple(replace(one, utilization_ratio=told) for one in facts.state.usage)
+            world.known.facts[uid] = replace(facts, state=replace(facts.state, usage=usage))
+            await world.rounds(1)
+            shown.append(world.replica.registry.get_sample_value("gpu_autoscaler_cluster_utilization"))
+        world.api.store.delete("nodes", node)
+        world.known.facts.clear()
+        await world.rounds(1, joins=False)
+        shown.append(world.replica.registry.get_sample_value("gpu_autoscaler_cluster_utilization"))
+
+        assert shown == pytest.approx([0.9, math.nan, 0.0], nan_ok=True)
 
 
 async def test_the_least_replicas_of_an_inference_policy_are_always_on() -> None:
