@@ -109,6 +109,33 @@ async def test_f5_a_refused_offering_is_followed_by_the_next_best_at_once() -> N
         assert machine.capacity_type == "on-demand"
 
 
+async def test_a_launch_that_came_to_nothing_is_a_failed_addition_and_no_removal() -> None:
+    """A group refuses nothing: what went wrong shows only afterwards."""
+    async with a_world(grouped=True) as world:
+        world.add_policy()
+        world.add_pod("first")
+        world.clock.ahead_s += WAITED_S
+        world.cloud.has_machines = False
+        await world.rounds(2)
+        world.clock.ahead_s += 300
+        await world.rounds(2)
+        world.cloud.has_machines = True
+        world.clock.ahead_s += 300
+        await world.rounds(3, joins=False)
+        world.clock.ahead_s += 900
+        await world.rounds(4, joins=False)
+
+        assert world.replica is not None
+        value = world.replica.registry.get_sample_value
+        counted = {
+            action: value(
+                "gpu_autoscaler_scaling_actions_total", {"action": action, "pool": POOL, "result": "failed"}
+            )
+            for action in ("scale-up", "scale-down")
+        }
+        assert counted == {"scale-up": 2, "scale-down": None}
+
+
 async def test_a_cloud_that_is_asked_too_often_is_left_alone_for_longer_each_time() -> None:
     async with a_world() as world:
         world.add_policy()
