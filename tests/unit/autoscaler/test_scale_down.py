@@ -248,6 +248,19 @@ def test_a_pool_of_an_applied_policy_wins_over_the_charts_own() -> None:
     assert not second.policy.spec.pools
 
 
+def test_a_policy_that_is_not_enabled_has_no_pool_of_one_that_is() -> None:
+    """Its labels, its dry run and its silence on notices would else be those of the other's nodes."""
+    acts = a_policy().policy
+    old = replace(acts, meta=ObjectMeta("a-former-one"), spec=replace(acts.spec, enabled=False))
+
+    found = {one.name: one for one in effective_policies([old, acts])}
+
+    assert found["a-former-one"].policy.spec.pools == ()
+    assert found["a-former-one"].lost == {"pool": "policy"}
+    assert found["policy"].lost == {}
+    assert len(effective_policies([old])[0].policy.spec.pools) == 1
+
+
 def test_the_table_has_what_the_pools_name_at_the_price_that_is_told() -> None:
     offered = [
         PricedOffering(SMALL, zone, tier, 10**9)
