@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.codec.custom.inference import inference_policy
-from gpuloom.model.policies import ScalingBehavior, ScalingLimit, ScalingUnit
+from gpuloom.model.policies import (
+    CustomMetric,
+    InferenceMetrics,
+    ScalingBehavior,
+    ScalingLimit,
+    ScalingUnit,
+    TargetMetric,
+)
 from services.autoscaler.inference.core.decision import decide
 from services.autoscaler.inference.core.measures import Answer, Replicas, readings
 from services.autoscaler.inference.core.pace import Memory
@@ -116,6 +123,23 @@ def test_f14_one_bad_pod_stops_nothing_and_a_majority_of_them_holds(broken: floa
 def test_pods_that_are_not_ready_do_not_count() -> None:
     assert combined(dict.fromkeys(PODS, 30.0), PODS[:2], Combination.SUM)[0] == 60.0
     assert combined(dict.fromkeys(PODS, 30.0), (), Combination.SUM) == (None, "no replica is ready")
+
+
+def test_a_custom_metric_of_a_built_in_name_is_told_apart() -> None:
+    """Kubernetes refuses a status that has one name twice."""
+    mine = CustomMetric("request-queue-depth", "sum(mine)", 5.0)
+    metrics = InferenceMetrics(queue_depth=TargetMetric(target=10), custom=(mine,))
+    answers = {
+        "request-queue-depth": Answer(pods=dict.fromkeys(PODS, 20.0)),
+        "custom request-queue-depth": Answer(10.0),
+    }
+
+    found = readings(a_spec(metrics=metrics), Replicas(4, PODS, names=PODS), answers)
+
+    assert [(one.name, one.value) for one in found] == [
+        ("request-queue-depth", 20.0),
+        ("custom request-queue-depth", 10.0),
+    ]
 
 
 def test_f19_the_cooldown_is_between_two_changes_in_either_direction_and_says_how_long() -> None:
