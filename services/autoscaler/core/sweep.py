@@ -107,7 +107,7 @@ def sweep(seen: Seen) -> list[Step]:
 def adopted_name(instance: Instance) -> str:
     """Always the same for one machine, so that it is adopted once."""
     digest = hashlib.sha256(instance.provider_id.lower().encode()).hexdigest()[:8]
-    return f"{instance.pool}-{digest}"
+    return life.claim_name(instance.pool, digest)
 
 
 class _Pairs:

@@ -190,7 +190,10 @@ def new_claim(policy: Effective, offering: Offering, reason: str, now: datetime)
         token=token,
     )
     return NewClaim(
-        f"{offering.pool}-{token[:8]}", spec, life.requested(now, offering.nano_usd_per_hour), reason
+        life.claim_name(offering.pool, token[:8]),
+        spec,
+        life.requested(now, offering.nano_usd_per_hour),
+        reason,
     )
 
 

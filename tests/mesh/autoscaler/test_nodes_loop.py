@@ -10,11 +10,13 @@ import pytest
 
 from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import GPU_NODE_CLAIMS
+from gpuloom.model.policies import CapacityType
 from gpuloom.names import ANNOTATION_SPOT_WARNING
 from gpuloom.sim.kubeapi.store import WriteOptions
 from services.autoscaler.core import claims as life
-from services.autoscaler.core.machines import FailureKind, PricedOffering
+from services.autoscaler.core.machines import FailureKind, Instance, InstanceState, PricedOffering
 from services.autoscaler.core.pending import Worth
+from services.autoscaler.core.sweep import adopted_name
 from services.autoscaler.nodes.claim_store import new_claim
 from tests.mesh.autoscaler.memory_cloud import TYPE, CrashError, a_refusal
 from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POLICIES, POOL, World, a_world
@@ -236,6 +238,22 @@ async def test_f22_a_notice_cordons_replaces_and_evicts_low_before_medium_before
         assert world.api.store.get("nodes", node)["spec"]["unschedulable"]
         await until(lambda: world.events("NodeGoes"))
         assert {one["type"] for one in world.events("NodeGoes")} == {"Warning"}
+
+
+async def test_the_longest_name_of_a_pool_leaves_room_for_those_of_its_claims() -> None:
+    """A replacement names the claim that it replaces in a label, which has at most 63 characters."""
+    pool = "a" * 63
+    async with a_world() as world:
+        node = await with_a_node(world, nodePools=[{"name": pool, "instanceTypes": [TYPE]}])
+        world.api.store.delete("pods", "first", namespace="default")
+        world.add_pod("runs", node)
+
+        world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: "true"})
+        await world.rounds(2)
+
+        assert world.cloud.bought == 2
+        adopted = Instance("i-1", "aws:///z/i-1", InstanceState.RUNNING, TYPE, "z", CapacityType.SPOT, pool)
+        assert len(adopted_name(adopted)) == 63
 
 
 async def test_a_notice_is_followed_while_discovery_is_silent_and_its_replacement_comes_after() -> None:
