@@ -284,6 +284,8 @@ class Scaler:
         self, policy: Effective, situation: Situation, snapshot: Snapshot, now: datetime
     ) -> None:
         """The cheaper node first; the old one goes only when that is ready."""
+        if situation.frozen_reason or not policy.policy.spec.enabled:
+            return
         replaced = self.store.consolidated()
         by_name = {one.meta.name: one for one in situation.claims}
         for name, old in replaced.items():
@@ -294,7 +296,7 @@ class Scaler:
                 return
         memory = self.memory(policy)
         wait_s = remaining_s(memory.last_down, policy.policy.spec.scale_down_cooldown_s, now)
-        if not self._settings.consolidates or wait_s > 0 or not policy.policy.spec.enabled:
+        if not self._settings.consolidates or wait_s > 0:
             return
         loads = self._loads(situation.claims, snapshot)
         found = await asyncio.to_thread(decide_consolidation, situation, loads)

@@ -16,6 +16,7 @@ from gpuloom.sim.kubeapi.store import WriteOptions
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.machines import FailureKind, Instance, InstanceState, PricedOffering
 from services.autoscaler.core.pending import Worth
+from services.autoscaler.core.plan import PlannedNode
 from services.autoscaler.core.sweep import adopted_name
 from services.autoscaler.nodes.claim_store import new_claim
 from tests.mesh.autoscaler.memory_cloud import TYPE, CrashError, a_refusal
@@ -592,6 +593,25 @@ async def test_a_claim_that_vanished_unseen_and_a_restored_etcd_stop_no_round() 
         replica.store.informer.begin_anew()
 
         assert (before, unseen, replica.store.caught_up()) == (False, False, True)
+
+
+async def test_a_node_stays_beside_its_cheaper_one_while_the_policy_may_not_act() -> None:
+    async with a_world() as world:
+        await with_a_node(world)
+        world.run_pod("first")
+        assert world.replica is not None
+        scaler, (old,) = world.replica.scaler, world.claims()
+        planned = PlannedNode(an_offering(TYPE, 0.1, pool=POOL), ())
+        await scaler.buy(scaler.policies.effective()[0], [planned], "", consolidates=old.meta.name)
+        world.set_policy(enabled=False)
+
+        await world.rounds(8)
+        kept = world.claim_states()
+        world.set_policy(enabled=True)
+        await world.rounds(6)
+
+        assert kept == ["GPUReady", "GPUReady"]
+        assert world.claim_states() == ["GPUReady", "Gone"]
 
 
 async def test_f21_nothing_is_decided_before_the_last_write_is_seen() -> None:

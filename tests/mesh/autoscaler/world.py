@@ -214,6 +214,11 @@ class World:
         }
         self.api.store.create(POLICIES, {"metadata": {"name": name}, "spec": whole})
 
+    def set_policy(self, name: str = "mine", **spec: Any) -> None:
+        policy = deepcopy(self.api.store.get(POLICIES, name))
+        policy["spec"] |= spec
+        self.api.store.update(POLICIES, policy)
+
     def add_pod(self, name: str, node: str = "", **metadata: Any) -> None:
         amounts = {"gpuloom.dev/gpu-milli": "1000", "cpu": "1", "memory": "1Gi"}
         container = {"name": "main", "image": "x", "resources": {"limits": amounts, "requests": amounts}}
