@@ -16,7 +16,7 @@ from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.policies import CapacityType, CloudProvider, Prediction, ScaleDirection, ScalingAction
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
-from services.autoscaler.core.consolidation import decide_consolidation
+from services.autoscaler.core.consolidation import decide_consolidation, may_leave
 from services.autoscaler.core.machines import PricedOffering
 from services.autoscaler.core.offerings import Book, OfferingKey, book_of
 from services.autoscaler.core.pending import PendingPod
@@ -287,19 +287,19 @@ class Scaler:
         if situation.frozen_reason or not policy.policy.spec.enabled:
             return
         replaced = self.store.consolidated()
-        by_name = {one.meta.name: one for one in situation.claims}
+        loads = {load.claim.meta.name: load for load in self._loads(situation.claims, snapshot)}
+        ready = {one.meta.name for one in situation.claims if one.status.gpu_ready is not None}
         for name, old in replaced.items():
-            new, claim = by_name.get(name), by_name.get(old)
-            if new is not None and claim is not None and new.status.gpu_ready is not None:
+            load = loads.get(old)
+            if name in ready and load is not None and may_leave(load, situation):
                 reason = f"{name} takes its place for less"
-                await self._scale_down(policy, ScaleDown(claim, reason), now, dry_run=False)
+                await self._scale_down(policy, ScaleDown(load.claim, reason), now, dry_run=False)
                 return
         memory = self.memory(policy)
         wait_s = remaining_s(memory.last_down, policy.policy.spec.scale_down_cooldown_s, now)
         if not self._settings.consolidates or wait_s > 0:
             return
-        loads = self._loads(situation.claims, snapshot)
-        found = await asyncio.to_thread(decide_consolidation, situation, loads)
+        found = await asyncio.to_thread(decide_consolidation, situation, list(loads.values()))
         if found is None or found.claim.meta.name in replaced.values():
             return
         _log.info("scaling decision: consolidate", extra={"policy": policy.name, "reason": found.reason})

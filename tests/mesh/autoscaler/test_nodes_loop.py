@@ -595,6 +595,26 @@ async def test_a_claim_that_vanished_unseen_and_a_restored_etcd_stop_no_round() 
         assert (before, unseen, replica.store.caught_up()) == (False, False, True)
 
 
+async def test_what_came_since_a_cheaper_node_was_bought_keeps_the_old_one() -> None:
+    async with a_world() as world:
+        node = await with_a_node(world)
+        world.api.store.delete("pods", "first", namespace="default")
+        assert world.replica is not None
+        scaler, (old,) = world.replica.scaler, world.claims()
+        planned = PlannedNode(an_offering(TYPE, 0.1, pool=POOL), ())
+        await scaler.buy(scaler.policies.effective()[0], [planned], "", consolidates=old.meta.name)
+        world.add_pod("bare", node, ownerReferences=[])
+        world.run_pod("bare")
+
+        await world.rounds(8)
+        kept = "bare" in world.pods() and world.claim_states() == ["GPUReady", "GPUReady"]
+        world.api.store.delete("pods", "bare", namespace="default")
+        await world.rounds(6)
+
+        assert kept
+        assert world.claim_states() == ["GPUReady", "Gone"]
+
+
 async def test_a_node_stays_beside_its_cheaper_one_while_the_policy_may_not_act() -> None:
     async with a_world() as world:
         await with_a_node(world)
