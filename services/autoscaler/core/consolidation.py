@@ -72,6 +72,9 @@ def _cheaper(load: NodeLoad, seen: Situation) -> PlannedNode | None:
     movers = [one.pod for one in load.residents if one.pod is not None]
     if ready is None or seen.now - ready < LEAST_AGE or load.opted_out or not movers:
         return None
+    # What is paid for already, or has no price, can save nothing.
+    if price <= 0:
+        return None
     if any(one.stays for one in load.residents):
         return None
     tier = load.claim.spec.offering.capacity_type

@@ -302,5 +302,8 @@ def test_f10_a_node_is_replaced_only_if_the_saving_outweighs_the_move() -> None:
     assert decide_consolidation(a_situation(dear, table=Table()), [load]) is None
     young = replace(dear, status=replace(dear.status, gpu_ready=NOW - timedelta(minutes=59)))
     assert decide_consolidation(a_situation(young, table=cheap), [replace(load, claim=young)]) is None
+    free = replace(dear, status=replace(dear.status, price_nano_usd_per_hour=0))
+    paid = Table((an_offering(SMALL, 0.0, tier=CapacityType.SPOT),))
+    assert decide_consolidation(a_situation(free, table=paid), [replace(load, claim=free)]) is None
     coming = a_claim("coming", ready=None)
     assert decide_consolidation(a_situation(dear, coming, table=cheap), [load]) is None
