@@ -9,18 +9,21 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuloom.clients.prometheus import MAX_QUERY
 from gpuloom.codec.custom.inference import inference_policy
 from gpuloom.model.policies import (
     CustomMetric,
     InferenceMetrics,
+    LatencyMetric,
     ScalingBehavior,
     ScalingLimit,
     ScalingUnit,
     TargetMetric,
 )
 from services.autoscaler.inference.core.decision import decide
-from services.autoscaler.inference.core.measures import Answer, Replicas, readings
+from services.autoscaler.inference.core.measures import Answer, Replicas, questions, readings
 from services.autoscaler.inference.core.pace import Memory
+from services.autoscaler.inference.core.queries import MOST_NAMES, Pods
 from services.autoscaler.inference.core.readings import Combination, combined
 from tests.unit.autoscaler.inference.builders import (
     START,
@@ -123,6 +126,23 @@ def test_f14_one_bad_pod_stops_nothing_and_a_majority_of_them_holds(broken: floa
 def test_pods_that_are_not_ready_do_not_count() -> None:
     assert combined(dict.fromkeys(PODS, 30.0), PODS[:2], Combination.SUM)[0] == 60.0
     assert combined(dict.fromkeys(PODS, 30.0), (), Combination.SUM) == (None, "no replica is ready")
+
+
+def test_no_number_of_pods_makes_a_query_that_is_too_long_to_be_asked() -> None:
+    """A metric that can't be asked holds the number, just when there are many replicas."""
+    metrics = InferenceMetrics(
+        latency=LatencyMetric(p99_ms=100, p95_ms=50),
+        gpu_utilization=TargetMetric(target=80),
+        gpu_memory=TargetMetric(target=80),
+        queue_depth=TargetMetric(target=10),
+    )
+    for count in (MOST_NAMES, MOST_NAMES + 1):
+        pods = Pods("n" * 63, [f"{number:05}".rjust(63, "p") for number in range(count)], "t" * 63)
+
+        asked = questions(a_spec(metrics=metrics), pods)
+
+        assert len(asked) == 10
+        assert max(len(one.query) for one in asked.values()) <= MAX_QUERY
 
 
 def test_a_custom_metric_of_a_built_in_name_is_told_apart() -> None:
