@@ -17,7 +17,7 @@ from gpuloom.model.policies import CapacityType, CloudProvider, Prediction, Scal
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
 from services.autoscaler.core.consolidation import decide_consolidation, may_leave
-from services.autoscaler.core.machines import PricedOffering
+from services.autoscaler.core.machines import CloudView, PricedOffering
 from services.autoscaler.core.offerings import Book, OfferingKey, book_of
 from services.autoscaler.core.pending import PendingPod
 from services.autoscaler.core.plan import PlannedNode
@@ -25,7 +25,7 @@ from services.autoscaler.core.policies import Effective, claims_of, cooldown_sta
 from services.autoscaler.core.policy_status import Memory, Outcome, an_action
 from services.autoscaler.core.scale_down import DownSettings, NodeLoad, ScaleDown, UseBook, decide_scale_down
 from services.autoscaler.core.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
-from services.autoscaler.core.table import Market, Table, offering_table
+from services.autoscaler.core.table import Market, Table, offering_table, priced
 from services.autoscaler.nodes.claim_store import ClaimStore, new_claim
 from services.autoscaler.nodes.cluster import ClusterReader, Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore
@@ -352,7 +352,12 @@ class Scaler:
         metrics = self.tools.metrics
         live = [one for one in claims if life.is_live(one)]
         ready = [one for one in live if one.status.gpu_ready is not None]
-        bill = monthly_bill(ready, self._on_demand_prices(), self._settings.hours_a_month)
+        markets = [
+            Market(CloudView(one), self.offered.get(one, ()), self.prices) for one in sorted(self.sweepers)
+        ]
+        bill = monthly_bill(
+            [priced(one, markets) for one in ready], self._on_demand_prices(), self._settings.hours_a_month
+        )
         metrics.show_tiers(Counter(one.spec.offering.capacity_type for one in ready), bill.by_tier)
         metrics.savings.set(bill.saved)
         metrics.savings_percentage.set(bill.spot_percentage)

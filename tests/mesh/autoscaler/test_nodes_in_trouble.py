@@ -50,6 +50,21 @@ async def test_a_launch_that_came_to_nothing_is_a_failed_addition_and_no_removal
         assert counted == {"scale-up": 2, "scale-down": None}
 
 
+async def test_a_machine_that_was_there_already_costs_what_it_would_cost_now() -> None:
+    async with a_world() as world:
+        world.cloud._buy(POOL, "zone-a", CapacityType.SPOT, "")
+        world.add_policy(minNodes=1)
+
+        await world.rounds(6)
+
+        assert world.replica is not None
+        cost = world.replica.registry.get_sample_value(
+            "gpu_autoscaler_estimated_monthly_cost_usd", {"capacity_type": "spot"}
+        )
+        assert world.claim_states() == ["GPUReady"]
+        assert cost == pytest.approx(0.4 * 720)
+
+
 async def test_the_longest_name_of_a_pool_leaves_room_for_those_of_its_claims() -> None:
     """A replacement names the claim that it replaces in a label, which has at most 63 characters."""
     pool = "a" * 63
