@@ -33,7 +33,8 @@ from gpuloom.runtime.parsers import existing_file, seconds, text
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_POINTS = 11_000
 """Prometheus refuses a range query with more points a series."""
-MAX_QUERY = 16_384
+MAX_QUERY = 262_144
+"""A built-in query names a hundred pods, as often as it has series."""
 
 Labels = Mapping[str, str]
 

@@ -206,7 +206,10 @@ def _prices(config: CloudsConfig) -> dict[OfferingKey, int]:
     try:
         for name, usd in json.loads(config.prices_file.read_text(encoding="utf-8")).items():
             kind, *zone, tier = name.split("/")
-            prices[OfferingKey(kind, "/".join(zone), CapacityType(tier))] = nano_usd(str(usd))
+            price = nano_usd(str(usd))
+            if price < 0:
+                raise ValueError(f"{name} is below 0")
+            prices[OfferingKey(kind, "/".join(zone), CapacityType(tier))] = price
     except (ValueError, AttributeError) as error:
         raise InvalidRequestError(f"{config.prices_file} is no list of prices: {error}") from None
     return prices

@@ -65,6 +65,11 @@ class NodeFact:
     busy: bool = False
 
 
+def claim_name(pool: str, suffix: str) -> str:
+    """Of at most 63 characters, because other claims name it in a label."""
+    return f"{pool[: 62 - len(suffix)].rstrip('-')}-{suffix}"
+
+
 def state_of(claim: GpuNodeClaim) -> ClaimState:
     return claim.status.state or ClaimState.REQUESTED
 

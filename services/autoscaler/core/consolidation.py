@@ -16,6 +16,7 @@ from services.autoscaler.core.pending import units_of
 from services.autoscaler.core.plan import Effort, Limits, PlannedNode, make_plan
 from services.autoscaler.core.scale_down import NodeLoad
 from services.autoscaler.core.scale_up import Situation, problem_of
+from services.autoscaler.core.simulation import Simulation
 
 LEAST_SAVING = 0.15
 """Of the node's own price; less is not worth a move, whatever the shares are."""
@@ -56,11 +57,23 @@ def decide_consolidation(seen: Situation, loads: Sequence[NodeLoad]) -> Replacem
     return Replacement(load.claim, replacement, reason)
 
 
+def may_leave(load: NodeLoad, seen: Situation) -> bool:
+    """Whether everything on the node still may move, and fits elsewhere: what came meanwhile counts, too."""
+    if load.opted_out or any(one.stays for one in load.residents):
+        return False
+    units, _ = units_of([one.pod for one in load.residents if one.pod is not None])
+    simulation = Simulation(node for node in seen.nodes if node.name != load.node.name)
+    return all(simulation.place(unit) is not None for unit in units)
+
+
 def _cheaper(load: NodeLoad, seen: Situation) -> PlannedNode | None:
     """One cheaper machine of the same pool and tier that, with the other nodes, takes everything over."""
     ready, price = load.claim.status.gpu_ready, _price(load.claim)
     movers = [one.pod for one in load.residents if one.pod is not None]
     if ready is None or seen.now - ready < LEAST_AGE or load.opted_out or not movers:
+        return None
+    # What is paid for already, or has no price, can save nothing.
+    if price <= 0:
         return None
     if any(one.stays for one in load.residents):
         return None

@@ -206,7 +206,8 @@ class _Attempt:
         left = [pod for pod in minding if not self._buy_for_one(pod, worth)]
         others = self._fill_open(others) if minding else others
         queue = PodQueue(others, [self._worths.of(pod) * self._varied() for pod in others])
-        while queue.left and len(self._bought) < self._effort.most_nodes:
+        # A gang is bought for whole, however large; only what the policy allows bounds it.
+        while queue.left and (fixed or len(self._bought) < self._effort.most_nodes):
             if not self._buy_next(queue, worth, fixed):
                 break
         return [*left, *(queue.pods[place] for place in queue.left)]

@@ -31,13 +31,18 @@ class Effective:
 
 
 def effective_policies(policies: Iterable[AutoscalingPolicy]) -> list[Effective]:
-    """Each pool belongs to one policy: to one that was applied before `default`, else by name."""
+    """Each pool belongs to one policy: of the enabled ones to one that was applied before `default`, else by
+    name."""
+    ordered = sorted(policies, key=lambda one: (one.meta.name == DEFAULT_POLICY, one.meta.name))
     owner: dict[str, str] = {}
+    for policy in ordered:
+        for pool in policy.spec.pools if policy.spec.enabled else ():
+            owner.setdefault(pool.name, policy.meta.name)
     found: list[Effective] = []
-    for policy in sorted(policies, key=lambda one: (one.meta.name == DEFAULT_POLICY, one.meta.name)):
+    for policy in ordered:
         kept, lost = [], {}
         for pool in policy.spec.pools:
-            if not policy.spec.enabled or owner.setdefault(pool.name, policy.meta.name) == policy.meta.name:
+            if owner.get(pool.name, policy.meta.name) == policy.meta.name:
                 kept.append(pool)
             else:
                 lost[pool.name] = owner[pool.name]

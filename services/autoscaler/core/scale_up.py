@@ -92,7 +92,7 @@ def decide_scale_up(seen: Situation) -> ScaleUp:
     if not nodes:
         nodes, reason = _without_pods(seen)
     if not nodes:
-        return ScaleUp(plan, held=_why_not(plan))
+        return ScaleUp(plan, held=_why_not(plan) or _why_short(seen))
     wait_s = remaining_s(seen.last_scale_up, spec.scale_up_cooldown_s, seen.now)
     held = seen.frozen_reason or (f"cooldown for {wait_s:.0f} s more" if wait_s > 0 else "")
     if not held and not spec.enabled:
@@ -144,12 +144,12 @@ def warm_nano_usd_per_hour(seen: Situation, more: Sequence[Offering] = ()) -> fl
 def _without_pods(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
     """One node at a time for use and triggers, so that the next look sees what it changed."""
     spec, pressure = seen.policy.policy.spec, seen.pressure
-    missing = missing_by_floor(seen.policy, seen.claims)
-    if missing:
-        found: list[Offering] = []
-        for pool, count in sorted(missing.items(), reverse=True):
-            for _ in range(count):
-                found.extend(_next_node(seen, found, pool))
+    found: list[Offering] = []
+    for pool, count in sorted(missing_by_floor(seen.policy, seen.claims).items(), reverse=True):
+        for _ in range(count):
+            found.extend(_next_node(seen, found, pool))
+    # A pool that gets no machine now, such as one that is sold out, holds up no other reason.
+    if found:
         return _bare(found), "the minimum size is not reached"
     upcoming = any(one.status.gpu_ready is None for one in seen.claims)
     reason = _pressure_reason(pressure, spec.scale_up_threshold)
@@ -201,3 +201,11 @@ def _why_not(plan: Plan) -> str:
         return ""
     pod, reason = plan.unplaced[0]
     return f"{len(plan.unplaced)} pods wait and no node would help, {pod.ref} among them: {reason}"
+
+
+def _why_short(seen: Situation) -> str:
+    missing = missing_by_floor(seen.policy, seen.claims)
+    if not missing:
+        return ""
+    where = ", ".join(f"of pool {pool}" if pool else "of the policy" for pool in sorted(missing))
+    return f"the minimum {where} is not reached, and no machine for it can be had now"

@@ -20,7 +20,8 @@ class Notice:
     ends: datetime
 
     def is_false_alarm(self, now: datetime) -> bool:
-        return now >= self.ends + FALSE_ALARM_AFTER
+        # Not their sum: an annotation may name the end of time.
+        return now - self.ends >= FALSE_ALARM_AFTER
 
 
 def notice_of(node: str, ends: datetime | None, seen: datetime) -> Notice:

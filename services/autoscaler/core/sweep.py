@@ -107,7 +107,7 @@ def sweep(seen: Seen) -> list[Step]:
 def adopted_name(instance: Instance) -> str:
     """Always the same for one machine, so that it is adopted once."""
     digest = hashlib.sha256(instance.provider_id.lower().encode()).hexdigest()[:8]
-    return f"{instance.pool}-{digest}"
+    return life.claim_name(instance.pool, digest)
 
 
 class _Pairs:
@@ -173,15 +173,16 @@ def _step_of(claim: GpuNodeClaim, pairs: _Pairs, seen: Seen) -> Step | None:
 
 def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:
     status, now = claim.status, seen.now
-    if instance is not None and status.instance_id is not None:
-        failure = _failure_of(instance, seen.view.failures)
-        if failure is not None:
-            return Record(claim, _given_up(claim, failure, now))
     if status.state is ClaimState.REQUESTED:
         return _waiting_step(claim, seen)
     node = None if instance is None else seen.nodes.get(instance.provider_id.lower())
-    if node is None and instance is not None and _may_be_a_node(claim, instance, seen):
-        return None
+    # Of what is a node its kubelet and its GPUs tell, not how its launch went.
+    if instance is not None and node is None:
+        if _may_be_a_node(claim, instance, seen):
+            return None
+        failure = _failure_of(instance, seen.view.failures) if status.state is ClaimState.LAUNCHED else None
+        if failure is not None:
+            return Record(claim, _given_up(claim, failure, now))
     following = life.next_status(claim, instance, node, now, seen.timeouts)
     return None if following is None else Record(claim, following)
 

@@ -10,9 +10,10 @@ from datetime import datetime
 
 from gpuloom.catalog.entries import Catalog, InstanceType
 from gpuloom.errors import NotFoundError
+from gpuloom.model.claims import GpuNodeClaim
 from gpuloom.model.policies import AutoscalingPolicySpec, CapacityType, CloudProvider, NodePool
 from services.autoscaler.core.machines import CloudView, Group, PricedOffering
-from services.autoscaler.core.offerings import Book, Offering, OfferingKey
+from services.autoscaler.core.offerings import Book, Offering, OfferingKey, key_of
 
 NANO_USD_PER_GIB_HOUR = 50_000_000
 """Of GPU memory, on demand: the order of magnitude of list prices, for what has no price."""
@@ -126,6 +127,15 @@ def estimated_price(instance: InstanceType, tier: CapacityType) -> int:
     price = instance.gpu_count * instance.gpu.memory_mib * NANO_USD_PER_GIB_HOUR // 1024
     percent = {CapacityType.SPOT: SPOT_PERCENT, CapacityType.RESERVED: RESERVED_PERCENT}.get(tier, 100)
     return price * percent // 100
+
+
+def priced(claim: GpuNodeClaim, markets: Iterable[Market]) -> GpuNodeClaim:
+    """With what the same machine costs now, if nobody told when it came: it was there already."""
+    if claim.status.price_nano_usd_per_hour is not None:
+        return claim
+    told = (_price(key_of(claim), market) for market in markets)
+    price = next((one for one in told if one is not None), None)
+    return replace(claim, status=replace(claim.status, price_nano_usd_per_hour=price))
 
 
 def _price(key: OfferingKey, market: Market) -> int | None:

@@ -117,6 +117,9 @@ class InferenceLoop:
         except (NotFoundError, InvalidRequestError, NotAllowedError) as error:
             return await self._tell(obj, replace(standing, obstacle=_unreadable(error)))
         notes = self._remembered(obj, policy, scale)
+        tried, notes.tried = notes.tried, None
+        if tried is not None and tried.replicas == scale.replicas:
+            self._note(obj, scale, tried, notes, self._outside.clock.now())
         rival = await self._obstacle(scale, notes)
         if rival is not None:
             standing = replace(standing, current=scale.replicas, obstacle=rival)
@@ -156,7 +159,12 @@ class InferenceLoop:
     async def _write(
         self, obj: JsonObject, scale: Scale, decision: Decision, notes: Notes, now: datetime
     ) -> None:
+        notes.tried = decision
         await self._targets.write(scale, decision.replicas, self._outside.write_timeout_s(WRITE_S))
+        notes.tried = None
+        self._note(obj, scale, decision, notes, now)
+
+    def _note(self, obj: JsonObject, scale: Scale, decision: Decision, notes: Notes, now: datetime) -> None:
         notes.memory = notes.memory.scaled(now, decision.replicas - decision.current)
         notes.written = notes.written.wrote(decision.replicas)
         up = decision.replicas > decision.current

@@ -17,6 +17,7 @@ from gpuloom.model.policies import InferencePolicySpec, InferencePolicyStatus, I
 from gpuloom.runtime.clock import Clock
 from services.autoscaler.inference.core import queries
 from services.autoscaler.inference.core.adaptive import OCCUPANCY, Demand, Learned, work_need
+from services.autoscaler.inference.core.decision import Decision
 from services.autoscaler.inference.core.foresight import KEPT_S, NeedHistory
 from services.autoscaler.inference.core.pace import Memory
 from services.autoscaler.inference.core.queries import Pods
@@ -40,6 +41,8 @@ class Notes:
     history: NeedHistory
     written: Written = field(default_factory=Written)
     cold_start_s: float | None = None
+    tried: Decision | None = None
+    """Written without an answer: the next look shows whether it was made."""
     _places: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_PLACES))
     _asked_past: bool = False
 

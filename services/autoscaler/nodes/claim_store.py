@@ -16,6 +16,7 @@ from gpuloom.codec.custom.claims import (
     gpu_node_claim_status_to_json,
 )
 from gpuloom.errors import InvalidRequestError, NotFoundError
+from gpuloom.kube.cache import Change
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.conditions import is_deleting, with_finalizer, without_finalizer
 from gpuloom.kube.errors import AlreadyExistsError
@@ -58,6 +59,9 @@ class ClaimStore:
         self._write_timeout_s = write_timeout_s
         self._written: dict[str, str] = {}
         """Version of our last write by name, until the informer shows it; empty: deleted."""
+        # In a history that has gone back it is never shown.
+        self.informer.on_rewind(self._written.clear)
+        self.informer.on_change(self._note_deletion)
 
     def claims(self) -> list[GpuNodeClaim]:
         """By name; an object that can't be read is told of and left alone."""
@@ -94,6 +98,13 @@ class ClaimStore:
                 return False
             del self._written[name]
         return True
+
+    def _note_deletion(self, change: Change) -> None:
+        """Of a claim that somebody deleted right after our write: it is not shown any more."""
+        name = key_of(change.object)[1]
+        last = resource_version_of(change.object)
+        if change.new is None and not is_older_version(last, self._written.get(name, "")):
+            self._written.pop(name, None)
 
     async def create(self, new: NewClaim) -> None:
         """With its finalizer, so that nobody can delete it before its machine. There already: no error."""
@@ -179,7 +190,10 @@ def new_claim(policy: Effective, offering: Offering, reason: str, now: datetime)
         token=token,
     )
     return NewClaim(
-        f"{offering.pool}-{token[:8]}", spec, life.requested(now, offering.nano_usd_per_hour), reason
+        life.claim_name(offering.pool, token[:8]),
+        spec,
+        life.requested(now, offering.nano_usd_per_hour),
+        reason,
     )
 
 

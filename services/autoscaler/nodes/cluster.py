@@ -6,7 +6,7 @@ Views of devices are the extender's own, made from its ledger and discovery's fa
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from gpuloom.catalog import load_catalog
 from gpuloom.clients.discovery import ClusterMirror
@@ -56,6 +56,10 @@ from services.autoscaler.nodes.pods import (
 )
 
 UNTRUSTED_LIMIT = 0.10
+GIVEN_UP_AFTER = timedelta(minutes=5)
+"""As long pods tolerate a node that is not ready, unless they say otherwise: then Kubernetes evicts them."""
+DEAD_LIMIT, DEAD_ALWAYS_OK = 0.45, 3
+"""As in cluster-autoscaler: where more nodes than that are not ready it is rather the network."""
 FACTS_TTL_S = 30.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -70,10 +74,15 @@ class Sources:
     inference: Informer
     """Whose least replicas are always on. Nothing waits for it: without the kind there are none."""
 
-    def missing(self) -> str:
-        """What is not known yet, so that nothing may be decided; empty if all is."""
+    def unlisted(self) -> str:
         if not (self.pods.synced and self.nodes.synced and self.budgets.synced):
             return "pods and nodes are not listed yet"
+        return ""
+
+    def missing(self) -> str:
+        """What is not known yet, so that nothing may be decided; empty if all is."""
+        if self.unlisted():
+            return self.unlisted()
         if not self.facts.synced or self.facts.age_s() > FACTS_TTL_S:
             return "discovery does not answer"
         if not self.ledger.synced or self.ledger.age_s() > FACTS_TTL_S:
@@ -94,6 +103,8 @@ class Snapshot:
     opted_out: set[str] = field(default_factory=set)
     utilization: float | None = None
     untrusted: int = 0
+    dead: int = 0
+    """Nodes that Kubernetes gave up: what was there is evicted, and waits like any other pod."""
     gpu_nodes: int = 0
     gpus_wanted: float = 0.0
     foreign_gpus: int = 0
@@ -101,7 +112,12 @@ class Snapshot:
 
     @property
     def frozen_reason(self) -> str:
-        """Invariant: where too much is not known, nothing is bought or drained because of it."""
+        """Invariant: where too much is not known, nothing is bought or drained because of it.
+
+        One node alone says nothing of the whole: in a small cluster it would be a tenth of it.
+        """
+        if self.dead > DEAD_ALWAYS_OK and self.dead / self.gpu_nodes > DEAD_LIMIT:
+            return f"{self.dead} of {self.gpu_nodes} GPU nodes are not ready now"
         if self.gpu_nodes and self.untrusted / self.gpu_nodes > UNTRUSTED_LIMIT and self.untrusted > 1:
             return f"{self.untrusted} of {self.gpu_nodes} GPU nodes can't be trusted now"
         return ""
@@ -129,8 +145,14 @@ class ClusterReader:
         upcoming = [one for one in upcoming if not self.is_busy(one.status.node_name or "")]
         hidden |= {one.status.node_name for one in listed if one.status.state is ClaimState.DRAINING}
         for node in sorted(self.sources.nodes.objects(), key=key_of):
-            if key_of(node)[1] not in hidden:
-                self._add_node(found, node, facts.get(key_of(node)[1]), pods_by_node)
+            told = facts.get(key_of(node)[1])
+            if key_of(node)[1] in hidden:
+                continue
+            if told is not None and not told.trusted and is_given_up(node, now):
+                found.dead += 1
+                found.gpu_nodes += 1
+            else:
+                self._add_node(found, node, told, pods_by_node)
         found.nodes.sort(key=_fullest_first)
         expected = (
             expected_claim(one, found.form, self._pool_labels(one.spec.pool_name)) for one in upcoming
@@ -319,6 +341,15 @@ def expected_claim(claim: GpuNodeClaim, form: MachineForm, labels: Mapping[str, 
 def index_by_node(pod: JsonObject) -> Iterable[str]:
     node = (pod.get("spec") or {}).get("nodeName")
     return (node,) if node else ()
+
+
+def is_given_up(node: JsonObject, now: datetime) -> bool:
+    """Whether it has not been ready for so long that Kubernetes evicts what is there."""
+    for one in (node.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "Ready" and one.get("status") != "True":
+            since = time_of(one.get("lastTransitionTime"))
+            return since is not None and now - since >= GIVEN_UP_AFTER
+    return False
 
 
 def _node_fact(node: JsonObject, provider_id: str, facts: NodeFacts | None) -> NodeFact:

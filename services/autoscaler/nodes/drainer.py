@@ -17,7 +17,7 @@ from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.runtime.clock import Clock
 from services.autoscaler.core import drain
 from services.autoscaler.core.drain import EvictionPriority, Tenant, evictions, is_drained
-from services.autoscaler.nodes.cluster import ClusterReader
+from services.autoscaler.nodes.cluster import ClusterReader, is_given_up
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,13 @@ class Drainer:
         )
 
     def is_empty(self, node: str | None) -> bool:
-        return node is None or is_drained(self._reader.tenants(node))
+        if node is None:
+            return True
+        tenants = self._reader.tenants(node)
+        if is_given_up(self._reader.sources.nodes.get(node) or {}, self._clock.now()):
+            # Nobody is there who could end what was told to leave.
+            tenants = [one for one in tenants if not one.leaving]
+        return is_drained(tenants)
 
     async def drain(
         self, node: str, since: datetime, deadline: datetime | None, why: str, *, evict: bool = True

@@ -72,14 +72,17 @@ class Interruptions:
             await self._end(notice.node, claim, "NothingHappened", now)
             return
         drains = claim is not None and claim.status.state is ClaimState.DRAINING
-        if claim is not None and not drains and not life.has_notice(claim):
+        # What is bought needs to know what there is; until it does, the node is emptied without.
+        knows = not self._scaler.unready_reason()
+        if knows and claim is not None and not drains and not life.has_notice(claim):
             await self._begin(notice, claim, policy, now)
             return
         graceful = policy is None or policy.policy.spec.graceful_eviction
         why = f"the cloud takes it back at {format_time(notice.ends)}"
         began = self._began[notice.node]
         await self._drainer.drain(notice.node, began, notice.ends, why, evict=graceful)
-        if claim is not None and not drains and graceful and self._drainer.is_empty(notice.node):
+        empty = graceful and self._drainer.is_empty(notice.node)
+        if knows and claim is not None and not drains and empty:
             # Ended by us it is not replaced by its group, which would be a second replacement.
             status = life.draining(claim.status, "Interrupted", why, now)
             await self._scaler.store.record(claim, status)

@@ -57,11 +57,13 @@ class NodeLoop:
             await self._tools.clock.sleep(interval_s)
 
     async def round(self) -> None:
-        if self._scaler.unready_reason():
+        if self._scaler.unlisted_reason():
             return
         await self._store.protect()
-        # Before any cloud is asked: one that is slow must not use up a notice.
+        # Before anybody else is asked: who is slow or silent must not use up a notice.
         await self._interruptions.step(self._store.claims())
+        if self._scaler.unready_reason():
+            return
         await self._read_prices()
         for provider, sweeper in self._sweepers.items():
             if self._store.caught_up():

@@ -5,6 +5,7 @@ Nothing is decided while something is not known, or before this loop's own last 
 
 import asyncio
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,8 @@ from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.policies import CapacityType, CloudProvider, Prediction, ScaleDirection, ScalingAction
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
-from services.autoscaler.core.consolidation import decide_consolidation
-from services.autoscaler.core.machines import PricedOffering
+from services.autoscaler.core.consolidation import decide_consolidation, may_leave
+from services.autoscaler.core.machines import CloudView, PricedOffering
 from services.autoscaler.core.offerings import Book, OfferingKey, book_of
 from services.autoscaler.core.pending import PendingPod
 from services.autoscaler.core.plan import PlannedNode
@@ -24,7 +25,7 @@ from services.autoscaler.core.policies import Effective, claims_of, cooldown_sta
 from services.autoscaler.core.policy_status import Memory, Outcome, an_action
 from services.autoscaler.core.scale_down import DownSettings, NodeLoad, ScaleDown, UseBook, decide_scale_down
 from services.autoscaler.core.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
-from services.autoscaler.core.table import Market, Table, offering_table
+from services.autoscaler.core.table import Market, Table, offering_table, priced
 from services.autoscaler.nodes.claim_store import ClaimStore, new_claim
 from services.autoscaler.nodes.cluster import ClusterReader, Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore
@@ -92,12 +93,14 @@ class Scaler:
         self._memories: dict[str, Memory] = {}
         self._told: dict[tuple[str, str], object] = {}
 
-    def unready_reason(self) -> str:
-        if self.reader.sources.missing():
-            return self.reader.sources.missing()
+    def unlisted_reason(self) -> str:
+        """Why not even a notice can be followed, which needs nobody but Kubernetes."""
         if not self.store.informer.synced or not self.policies.informer.synced:
             return "policies and claims are not listed yet"
-        return ""
+        return self.reader.sources.unlisted()
+
+    def unready_reason(self) -> str:
+        return self.unlisted_reason() or self.reader.sources.missing()
 
     async def round(self) -> None:
         """Decide and act once; a round that can't know enough does nothing."""
@@ -126,7 +129,11 @@ class Scaler:
             self._memories[policy.name] = Memory(
                 status.last_scale_up, status.last_scale_down, status.last_action
             )
-        return self._memories[policy.name]
+        memory, now = self._memories[policy.name], self.tools.clock.now()
+        # Times to come are those of another clock, or of this one before it was set back: they begin now.
+        memory.last_up = memory.last_up and min(memory.last_up, now)
+        memory.last_down = memory.last_down and min(memory.last_down, now)
+        return memory
 
     def situation(
         self,
@@ -277,20 +284,22 @@ class Scaler:
         self, policy: Effective, situation: Situation, snapshot: Snapshot, now: datetime
     ) -> None:
         """The cheaper node first; the old one goes only when that is ready."""
+        if situation.frozen_reason or not policy.policy.spec.enabled:
+            return
         replaced = self.store.consolidated()
-        by_name = {one.meta.name: one for one in situation.claims}
+        loads = {load.claim.meta.name: load for load in self._loads(situation.claims, snapshot)}
+        ready = {one.meta.name for one in situation.claims if one.status.gpu_ready is not None}
         for name, old in replaced.items():
-            new, claim = by_name.get(name), by_name.get(old)
-            if new is not None and claim is not None and new.status.gpu_ready is not None:
+            load = loads.get(old)
+            if name in ready and load is not None and may_leave(load, situation):
                 reason = f"{name} takes its place for less"
-                await self._scale_down(policy, ScaleDown(claim, reason), now, dry_run=False)
+                await self._scale_down(policy, ScaleDown(load.claim, reason), now, dry_run=False)
                 return
         memory = self.memory(policy)
         wait_s = remaining_s(memory.last_down, policy.policy.spec.scale_down_cooldown_s, now)
-        if not self._settings.consolidates or wait_s > 0 or not policy.policy.spec.enabled:
+        if not self._settings.consolidates or wait_s > 0:
             return
-        loads = self._loads(situation.claims, snapshot)
-        found = await asyncio.to_thread(decide_consolidation, situation, loads)
+        found = await asyncio.to_thread(decide_consolidation, situation, list(loads.values()))
         if found is None or found.claim.meta.name in replaced.values():
             return
         _log.info("scaling decision: consolidate", extra={"policy": policy.name, "reason": found.reason})
@@ -343,13 +352,19 @@ class Scaler:
         metrics = self.tools.metrics
         live = [one for one in claims if life.is_live(one)]
         ready = [one for one in live if one.status.gpu_ready is not None]
-        bill = monthly_bill(ready, self._on_demand_prices(), self._settings.hours_a_month)
+        markets = [
+            Market(CloudView(one), self.offered.get(one, ()), self.prices) for one in sorted(self.sweepers)
+        ]
+        bill = monthly_bill(
+            [priced(one, markets) for one in ready], self._on_demand_prices(), self._settings.hours_a_month
+        )
         metrics.show_tiers(Counter(one.spec.offering.capacity_type for one in ready), bill.by_tier)
         metrics.savings.set(bill.saved)
         metrics.savings_percentage.set(bill.spot_percentage)
         metrics.pending.set(len(snapshot.pending))
-        if snapshot.utilization is not None:
-            metrics.utilization.set(snapshot.utilization)
+        # Where there is no GPU none is in use; one that does not tell is not known, and no old number either.
+        unknown = math.nan if snapshot.gpu_nodes else 0.0
+        metrics.utilization.set(unknown if snapshot.utilization is None else snapshot.utilization)
         desired = Counter(one.spec.pool_name for one in live)
         pools = {pool.name for one in self.policies.effective() for pool in one.policy.spec.pools}
         metrics.show_pools({pool: desired[pool] for pool in desired.keys() | pools})

@@ -183,9 +183,13 @@ class Sweeper:
         if status.state is ClaimState.GPU_READY and status.requested is not None:
             self._metrics.scaled("scale-up", pool, "succeeded")
             self._metrics.took("scale-up", (now - status.requested).total_seconds())
+        elif status.gpu_ready is None:
+            # Groups refuse nothing: what became of their machines shows here.
+            given_up = life.is_live(claim) and status.state not in life.LIVE
+            if given_up and claim.meta.name not in self._store.deleted():
+                self._metrics.scaled("scale-up", pool, "failed")
         elif status.state is ClaimState.GONE and status.draining is not None:
-            result = "succeeded" if status.gpu_ready is not None else "failed"
-            self._metrics.scaled("scale-down", pool, result)
+            self._metrics.scaled("scale-down", pool, "succeeded")
             self._metrics.took("scale-down", (now - status.draining).total_seconds())
 
     async def _label(self, node: str, claim: GpuNodeClaim) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,7 @@ from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.objects import JsonObject, key_of
+from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import INFERENCE_POLICIES, NODES, PDBS, PODS
 from gpuloom.model.claims import GpuNodeClaim
 from gpuloom.model.gpu import GpuUsage
@@ -71,13 +73,14 @@ class KnownFacts:
     """Discovery's and the extender's word on nodes, as if both had just spoken."""
 
     synced = True
+    silent_s = 0.0
 
     def __init__(self) -> None:
         self.facts: dict[str, NodeFacts] = {}
         self.nodes: dict[str, NodeLedger] = {}
 
     def age_s(self) -> float:
-        return 0.0
+        return self.silent_s
 
     def snapshot(self) -> Any:
         return SimpleNamespace(nodes=self.facts)
@@ -164,6 +167,7 @@ class World:
         self.known = KnownFacts()
         self.settings = ScalerSettings(DownSettings(window_s=60, minimum_age_s=60))
         self.replica: Replica | None = None
+        self.lost: set[str] = set()
 
     async def restart(self) -> Replica:
         if self.replica is not None:
@@ -210,6 +214,11 @@ class World:
         }
         self.api.store.create(POLICIES, {"metadata": {"name": name}, "spec": whole})
 
+    def set_policy(self, name: str = "mine", **spec: Any) -> None:
+        policy = deepcopy(self.api.store.get(POLICIES, name))
+        policy["spec"] |= spec
+        self.api.store.update(POLICIES, policy)
+
     def add_pod(self, name: str, node: str = "", **metadata: Any) -> None:
         amounts = {"gpuloom.dev/gpu-milli": "1000", "cpu": "1", "memory": "1Gi"}
         container = {"name": "main", "image": "x", "resources": {"limits": amounts, "requests": amounts}}
@@ -231,7 +240,7 @@ class World:
     def end_pods(self) -> None:
         """What was told to leave is gone, as a kubelet sees to."""
         for pod in self.listed("pods"):
-            if pod["metadata"].get("deletionTimestamp"):
+            if pod["metadata"].get("deletionTimestamp") and pod["spec"].get("nodeName") not in self.lost:
                 options = DeleteOptions(grace_s=0)
                 self.api.store.delete("pods", pod["metadata"]["name"], namespace="default", options=options)
 
@@ -278,6 +287,16 @@ class World:
         self.known.facts[uid] = NodeFacts(state)
         account = HostAccount(4000, 0, 16 * 2**30, 0, 110, 0)
         self.known.nodes[machine.instance_id] = NodeLedger(machine.instance_id, uid, account=account)
+
+    def lose_node(self, name: str) -> None:
+        """Its kubelet and its agent fall silent, and Kubernetes says so."""
+        self.lost.add(name)
+        node = deepcopy(self.api.store.get("nodes", name))
+        since = format_time(self.clock.now())
+        node["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "lastTransitionTime": since}]
+        self.api.store.update("nodes", node, WriteOptions(subresource="status"))
+        uid = node["metadata"]["uid"]
+        self.known.facts[uid] = replace(self.known.facts[uid], untrusted_reasons=("its agent is silent",))
 
     def annotate_node(self, name: str, **annotations: str | None) -> None:
         node = deepcopy(self.api.store.get("nodes", name))

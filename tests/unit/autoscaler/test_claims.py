@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuloom.model.claims import ClaimState
+from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.claims import NodeFact
 from services.autoscaler.core.machines import FailureKind, LaunchFailure
@@ -262,3 +262,24 @@ def test_f5_a_failure_that_the_cloud_tells_of_is_believed_at_once() -> None:
     assert isinstance(step, Record)
     assert step.status.state is ClaimState.GONE
     assert step.claim.spec.pool_name == POOL
+
+
+def test_a_machine_that_became_a_node_is_not_given_up_for_what_its_cloud_says_of_launches() -> None:
+    """Azure says "Failed" of a machine that runs, too, where it could not update an extension."""
+    world = World(grouped=True, desired=1)
+    world.settle_cloud()
+    world.quiesce()
+    (claim,) = world.live_claims()
+    failure = LaunchFailure(GROUP, FailureKind.CAPACITY, "failed", instance_id=claim.status.instance_id or "")
+
+    def state_after(claim: GpuNodeClaim) -> ClaimState | None:
+        view = replace(world.view(), failures=(failure,))
+        steps = sweep(Seen(view, [claim], world.nodes, world.now, timeouts=TIMEOUTS))
+        return next((one.status.state for one in steps if isinstance(one, Record)), None)
+
+    launched = replace(claim, status=replace(claim.status, state=ClaimState.LAUNCHED, gpu_ready=None))
+    assert state_after(launched) is ClaimState.REGISTERED, "as one that was there and is adopted"
+    assert state_after(claim) is None
+    world.nodes.clear()
+    assert state_after(claim) is None
+    assert state_after(replace(launched, spec=replace(claim.spec, token="asked-for"))) is ClaimState.DRAINING

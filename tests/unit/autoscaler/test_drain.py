@@ -1,6 +1,6 @@
 """Who leaves first, and how much of a notice everybody gets."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +76,13 @@ def test_a_notice_without_a_time_is_two_minutes_and_becomes_a_false_alarm() -> N
     assert notice.ends == NOW + timedelta(minutes=2)
     assert not notice.is_false_alarm(NOW + timedelta(minutes=6))
     assert notice.is_false_alarm(NOW + timedelta(minutes=7))
+
+
+def test_a_notice_for_the_end_of_time_is_a_notice() -> None:
+    """Anybody who may annotate a node can write it."""
+    notice = notice_of("node", datetime.max.replace(tzinfo=UTC), NOW)
+
+    assert not notice.is_false_alarm(NOW)
 
 
 def test_a_replacement_comes_from_elsewhere_if_there_is_an_elsewhere() -> None:

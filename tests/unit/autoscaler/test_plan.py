@@ -101,6 +101,16 @@ def test_a_gang_is_bought_for_whole_or_not_at_all() -> None:
     assert "1 pods of its gang" in missing.unplaced[0][1]
 
 
+def test_a_gang_of_more_machines_than_a_plan_has_otherwise_is_bought_for() -> None:
+    gang = [a_pod(f"g{n}", gang=("train", 250)) for n in range(250)]
+
+    plan = planned(gang, offerings=[an_offering(SMALL, 1.0)], limits=Limits(300))
+    refused = planned(gang, offerings=[an_offering(SMALL, 1.0)], limits=Limits(249))
+
+    assert (len(plan.nodes), plan.unplaced) == (250, ())
+    assert (refused.nodes, len(refused.unplaced)) == ((), 250)
+
+
 def test_a_pool_of_higher_priority_is_used_first_though_it_costs_more() -> None:
     dear = an_offering(SMALL, 9.0, pool="first", priority=10)
     cheap = an_offering(SMALL, 1.0, pool="second", priority=5)

@@ -168,6 +168,17 @@ def test_use_and_triggers_add_one_node_and_wait_for_what_is_on_its_way() -> None
     assert len(decide_scale_up(short).nodes) == 2
 
 
+def test_a_minimum_that_can_not_be_had_now_is_told_and_holds_up_no_other_reason() -> None:
+    pools = (NodePool("sold-out", min_size=2), NodePool("pool", instance_types=(SMALL,)))
+    seen = a_situation(a_claim("ready"), policy=a_policy(pools=pools))
+
+    assert "minimum" in decide_scale_up(seen).held
+    hot = decide_scale_up(replace(seen, pressure=Pressure(utilization=0.9)))
+    assert [node.offering.pool for node in hot.nodes] == ["pool"]
+    warm = Pressure(floor_gpus=2, floor_reason="a forecast wants it")
+    assert len(decide_scale_up(replace(seen, pressure=warm)).nodes) == 1
+
+
 def failed(name: str, minutes_ago: float, reason: str = "NoCapacity") -> GpuNodeClaim:
     at = NOW - timedelta(minutes=minutes_ago)
     asked = replace(a_claim(name), status=life.requested(at))
@@ -237,6 +248,19 @@ def test_a_pool_of_an_applied_policy_wins_over_the_charts_own() -> None:
     assert not second.policy.spec.pools
 
 
+def test_a_policy_that_is_not_enabled_has_no_pool_of_one_that_is() -> None:
+    """Its labels, its dry run and its silence on notices would else be those of the other's nodes."""
+    acts = a_policy().policy
+    old = replace(acts, meta=ObjectMeta("a-former-one"), spec=replace(acts.spec, enabled=False))
+
+    found = {one.name: one for one in effective_policies([old, acts])}
+
+    assert found["a-former-one"].policy.spec.pools == ()
+    assert found["a-former-one"].lost == {"pool": "policy"}
+    assert found["policy"].lost == {}
+    assert len(effective_policies([old])[0].policy.spec.pools) == 1
+
+
 def test_the_table_has_what_the_pools_name_at_the_price_that_is_told() -> None:
     offered = [
         PricedOffering(SMALL, zone, tier, 10**9)
@@ -278,5 +302,8 @@ def test_f10_a_node_is_replaced_only_if_the_saving_outweighs_the_move() -> None:
     assert decide_consolidation(a_situation(dear, table=Table()), [load]) is None
     young = replace(dear, status=replace(dear.status, gpu_ready=NOW - timedelta(minutes=59)))
     assert decide_consolidation(a_situation(young, table=cheap), [replace(load, claim=young)]) is None
+    free = replace(dear, status=replace(dear.status, price_nano_usd_per_hour=0))
+    paid = Table((an_offering(SMALL, 0.0, tier=CapacityType.SPOT),))
+    assert decide_consolidation(a_situation(free, table=paid), [replace(load, claim=free)]) is None
     coming = a_claim("coming", ready=None)
     assert decide_consolidation(a_situation(dear, coming, table=cheap), [load]) is None

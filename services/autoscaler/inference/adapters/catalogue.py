@@ -13,7 +13,7 @@ from gpuloom.runtime.clock import Clock
 from services.autoscaler.inference.adapters.targets import Targets, replicas_of
 from services.autoscaler.inference.core.catalogue import CATALOGUE, Value
 from services.autoscaler.inference.core.measures import Question
-from services.autoscaler.inference.core.queries import Pods
+from services.autoscaler.inference.core.queries import MOST_NAMES, Pods
 from services.autoscaler.inference.core.readings import combined
 from services.autoscaler.inference.ports import Measures
 
@@ -52,13 +52,19 @@ class CatalogueReader:
 
     async def _by_pod(self, namespace: str, pods: Sequence[JsonObject], metric: str) -> dict[str, float]:
         names = [str(pod["metadata"]["name"]) for pod in pods]
-        if not names:
-            return {}
-        query = CATALOGUE[metric].by_pod(InferenceServer.AUTO, Pods(namespace, names, names[0]))
-        answers = await self.measures.ask({metric: Question(query, by_pod=True)})
-        if answers[metric].problem:
-            raise UnavailableError(answers[metric].problem)
-        return {pod: value for pod, value in answers[metric].pods.items() if pod in set(names)}
+        parts = [names[start : start + MOST_NAMES] for start in range(0, len(names), MOST_NAMES)]
+        asked = {
+            part[0]: Question(
+                CATALOGUE[metric].by_pod(InferenceServer.AUTO, Pods(namespace, part, part[0])), by_pod=True
+            )
+            for part in parts
+        }
+        answers = (await self.measures.ask(asked)).values() if asked else ()
+        problem = next((one.problem for one in answers if one.problem), "")
+        if problem:
+            raise UnavailableError(problem)
+        known = set(names)
+        return {pod: value for one in answers for pod, value in one.pods.items() if pod in known}
 
 
 def _known(metric: str) -> str:

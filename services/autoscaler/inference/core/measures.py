@@ -116,9 +116,13 @@ def readings(spec: InferencePolicySpec, replicas: Replicas, answers: Answers) ->
             found.append(Reading(name, float(one.target), value, why, saturates=True))
     if metrics.queue_depth is not None and metrics.queue_depth.enabled:
         found.extend(_queue(metrics.queue_depth, replicas, answers))
+    built_in = {one.name for one in found}
     for custom in metrics.custom:
-        value, why = _single(f"custom {custom.name}", answers)
-        found.append(Reading(custom.name, custom.target, value, why))
+        asked = f"custom {custom.name}"
+        value, why = _single(asked, answers)
+        # A status may have each name once.
+        name = asked if custom.name in built_in else custom.name
+        found.append(Reading(name, custom.target, value, why))
     return found
 
 

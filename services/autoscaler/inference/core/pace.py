@@ -19,8 +19,13 @@ class Memory:
     last_scale: datetime | None = None
 
     def wanting(self, now: datetime, replicas: int) -> "Memory":
-        kept = tuple((at, number) for at, number in self.wanted if now - at < LONGEST_WINDOW)
-        return replace(self, wanted=(*kept, (now, replicas)))
+        """Times to come are those of another clock, or of this one before it was set back: they begin now."""
+        kept = tuple((min(at, now), number) for at, number in self.wanted if now - at < LONGEST_WINDOW)
+        return Memory(
+            wanted=(*kept, (now, replicas)),
+            changes=tuple((min(at, now), change) for at, change in self.changes),
+            last_scale=None if self.last_scale is None else min(self.last_scale, now),
+        )
 
     def scaled(self, now: datetime, change: int) -> "Memory":
         kept = tuple((at, number) for at, number in self.changes if now - at < LONGEST_WINDOW)
@@ -66,9 +71,7 @@ def limited(current: int, wanted: int, memory: Memory, behavior: Behavior, now: 
 def cooldown_left_s(memory: Memory, cooldown_s: float, now: datetime) -> float:
     if memory.last_scale is None:
         return 0.0
-    # A last change in the future is that of another clock; it cools down from now on, and no longer.
-    passed_s = max(0.0, (now - memory.last_scale).total_seconds())
-    return max(0.0, cooldown_s - passed_s)
+    return max(0.0, cooldown_s - (now - memory.last_scale).total_seconds())
 
 
 def _highest(

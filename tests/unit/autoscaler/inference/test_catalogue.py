@@ -1,6 +1,7 @@
 """What other autoscalers are told: values, refusals, and never a zero for what is not known."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from services.autoscaler.inference.adapters.targets import Targets
 from services.autoscaler.inference.core import catalogue
 from services.autoscaler.inference.core.catalogue import CATALOGUE, Value
 from services.autoscaler.inference.core.measures import Answer, Question
+from services.autoscaler.inference.core.queries import MOST_NAMES
 from services.autoscaler.inference.core.selectors import matches
 from tests.unit.autoscaler.inference.test_loop import NAMESPACE, TARGET, World, a_world
 
@@ -69,6 +71,31 @@ async def test_a_target_has_the_value_of_its_ready_pods_and_a_missing_one_counts
 
     assert total == 16.0
     assert pods == [Value("Pod", "v1", f"{TARGET}-0", 8.0)]
+
+
+class Matching(Told):
+    """Answers for those pods that a query selects."""
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Answer]:
+        return {name: Answer(pods=self._selected(one.query)) for name, one in questions.items()}
+
+    def _selected(self, query: str) -> dict[str, float]:
+        patterns = [one.replace("\\\\", "\\") for one in re.findall(r'[{,]pod=~"([^"]*)"', query)]
+        return {
+            pod: value
+            for pod, value in self.by_pod.items()
+            if any(re.fullmatch(one, pod) for one in patterns)
+        }
+
+
+async def test_more_pods_than_one_query_names_are_asked_for_in_several() -> None:
+    names = [f"{TARGET}-{number}" for number in range(MOST_NAMES + 1)]
+    async with a_reader(Matching(dict.fromkeys(names, 1.0))) as (reader, world):
+        for name in names[2:]:
+            await world.add_pod(name)
+        pods = await reader.of_pods(NAMESPACE, "*", f"app={TARGET}", "requests_waiting")
+
+    assert len(pods) == MOST_NAMES + 1
 
 
 async def test_what_is_not_known_is_an_error_and_no_zero() -> None:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpuloom.catalog.manifests import definitions
+from gpuloom.errors import DeadlineError
 from gpuloom.kube.access import KubeAccess
 from gpuloom.kube.client import KubeClient
 from gpuloom.kube.events import EventRecorder
@@ -267,6 +268,32 @@ async def test_a_target_that_is_not_there_or_has_no_scale_is_told(
         await world.round()
 
         assert (await world.conditions())["AbleToScale"] == ("False", reason)
+
+
+async def test_a_change_whose_answer_was_lost_is_noted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_world(replicas=2) as world:
+        await world.client.create(INFERENCE_POLICIES, a_policy(cooldownPeriod=300))
+        world.measures.waiting = 20.0
+        write = Targets.write
+
+        async def unanswered(*given: Any) -> None:
+            await write(*given)
+            raise DeadlineError("no answer")
+
+        monkeypatch.setattr(Targets, "write", unanswered)
+        await world.round()
+        monkeypatch.undo()
+        for number in (2, 3):
+            await world.add_pod(f"{TARGET}-{number}")
+        await world.round()
+        held, events = await world.replicas(), await world.events()
+        await world.round(after_s=300.0)
+
+        assert held == 4
+        assert [reason for reason, _ in events] == ["ScaledUp"]
+        assert await world.replicas() == 8
 
 
 async def test_a_restart_keeps_the_cooldown() -> None:

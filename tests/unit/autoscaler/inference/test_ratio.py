@@ -9,11 +9,21 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuloom.clients.prometheus import MAX_QUERY
 from gpuloom.codec.custom.inference import inference_policy
-from gpuloom.model.policies import ScalingBehavior, ScalingLimit, ScalingUnit
+from gpuloom.model.policies import (
+    CustomMetric,
+    InferenceMetrics,
+    LatencyMetric,
+    ScalingBehavior,
+    ScalingLimit,
+    ScalingUnit,
+    TargetMetric,
+)
 from services.autoscaler.inference.core.decision import decide
-from services.autoscaler.inference.core.measures import Answer, Replicas, readings
+from services.autoscaler.inference.core.measures import Answer, Replicas, questions, readings
 from services.autoscaler.inference.core.pace import Memory
+from services.autoscaler.inference.core.queries import MOST_NAMES, Pods
 from services.autoscaler.inference.core.readings import Combination, combined
 from tests.unit.autoscaler.inference.builders import (
     START,
@@ -118,6 +128,40 @@ def test_pods_that_are_not_ready_do_not_count() -> None:
     assert combined(dict.fromkeys(PODS, 30.0), (), Combination.SUM) == (None, "no replica is ready")
 
 
+def test_no_number_of_pods_makes_a_query_that_is_too_long_to_be_asked() -> None:
+    """A metric that can't be asked holds the number, just when there are many replicas."""
+    metrics = InferenceMetrics(
+        latency=LatencyMetric(p99_ms=100, p95_ms=50),
+        gpu_utilization=TargetMetric(target=80),
+        gpu_memory=TargetMetric(target=80),
+        queue_depth=TargetMetric(target=10),
+    )
+    for count in (MOST_NAMES, MOST_NAMES + 1):
+        pods = Pods("n" * 63, [f"{number:05}".rjust(63, "p") for number in range(count)], "t" * 63)
+
+        asked = questions(a_spec(metrics=metrics), pods)
+
+        assert len(asked) == 10
+        assert max(len(one.query) for one in asked.values()) <= MAX_QUERY
+
+
+def test_a_custom_metric_of_a_built_in_name_is_told_apart() -> None:
+    """Kubernetes refuses a status that has one name twice."""
+    mine = CustomMetric("request-queue-depth", "sum(mine)", 5.0)
+    metrics = InferenceMetrics(queue_depth=TargetMetric(target=10), custom=(mine,))
+    answers = {
+        "request-queue-depth": Answer(pods=dict.fromkeys(PODS, 20.0)),
+        "custom request-queue-depth": Answer(10.0),
+    }
+
+    found = readings(a_spec(metrics=metrics), Replicas(4, PODS, names=PODS), answers)
+
+    assert [(one.name, one.value) for one in found] == [
+        ("request-queue-depth", 20.0),
+        ("custom request-queue-depth", 10.0),
+    ]
+
+
 def test_f19_the_cooldown_is_between_two_changes_in_either_direction_and_says_how_long() -> None:
     memory = Memory(last_scale=START)
 
@@ -127,6 +171,20 @@ def test_f19_the_cooldown_is_between_two_changes_in_either_direction_and_says_ho
 
         assert (early.replicas, early.held) == (4, "the cooldown lasts another 1 s")
         assert late.changes
+
+
+def test_after_a_clock_was_set_back_windows_and_cooldown_begin_now() -> None:
+    """They do not wait until the clock is again where it was, nor are they forgotten."""
+    hour = at(3600)
+    limits = (ScalingLimit(ScalingUnit.PODS, 2, 60),)
+    spec = a_spec(scale_up=ScalingBehavior(limits=limits), scale_down=a_window(120))
+    memory = Memory(((hour, 3), (hour, 4)), ((hour, 1),), last_scale=hour)
+
+    early, memory = decide(a_situation(spec, 4, a_reading(50.0), memory=memory, now=at(0)))
+    late, memory = decide(a_situation(spec, 4, a_reading(500.0), memory=memory, now=at(301)))
+
+    assert (early.wanted, early.replicas) == (2, 4)
+    assert late.replicas == 6
 
 
 def test_the_window_for_down_takes_the_most_and_that_for_up_the_least() -> None:
