@@ -14,7 +14,7 @@ from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from services.autoscaler.core.offerings import key_of
 from services.autoscaler.core.pending import units_of
 from services.autoscaler.core.plan import Effort, Limits, PlannedNode, make_plan
-from services.autoscaler.core.scale_down import NodeLoad
+from services.autoscaler.core.scale_down import NodeLoad, bought_again
 from services.autoscaler.core.scale_up import Situation, problem_of
 from services.autoscaler.core.simulation import Simulation
 
@@ -42,7 +42,7 @@ def decide_consolidation(seen: Situation, loads: Sequence[NodeLoad]) -> Replacem
     found = []
     for load in loads:
         replacement = _cheaper(load, seen)
-        if replacement is not None:
+        if replacement is not None and not bought_again(load, seen, replacement.offering.instance.gpu_count):
             saving = _price(load.claim) - replacement.offering.nano_usd_per_hour
             score = (saving / total) / ((1 + len(load.residents)) / weight)
             if score >= WORTH:
@@ -59,7 +59,7 @@ def decide_consolidation(seen: Situation, loads: Sequence[NodeLoad]) -> Replacem
 
 def may_leave(load: NodeLoad, seen: Situation) -> bool:
     """Whether everything on the node still may move, and fits elsewhere: what came meanwhile counts, too."""
-    if load.opted_out or any(one.stays for one in load.residents):
+    if load.opted_out or any(one.stays for one in load.residents) or bought_again(load, seen):
         return False
     units, _ = units_of([one.pod for one in load.residents if one.pod is not None])
     simulation = Simulation(node for node in seen.nodes if node.name != load.node.name)

@@ -13,7 +13,12 @@ from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from services.autoscaler.core.pending import PendingPod, units_of
 from services.autoscaler.core.plan import Effort, make_plan
 from services.autoscaler.core.policies import remaining_s
-from services.autoscaler.core.scale_up import Situation, problem_of, warm_nano_usd_per_hour
+from services.autoscaler.core.scale_up import (
+    Situation,
+    problem_of,
+    reason_to_buy_for_use,
+    warm_nano_usd_per_hour,
+)
 from services.autoscaler.core.simulation import SimulatedNode, Simulation
 
 MIN_SAMPLES = 3
@@ -143,7 +148,8 @@ def _why_keep(load: NodeLoad, seen: Situation) -> str:
             return f"{name}: {unit.name} would fit nowhere else"
     if _would_buy_again(seen, simulation):
         return f"{name}: pods that wait would need it again"
-    return ""
+    again = bought_again(load, seen)
+    return f"{name}: without it {again}, and a node would be bought again" if again else ""
 
 
 def _below_floor(claim: GpuNodeClaim, seen: Situation) -> str:
@@ -168,6 +174,21 @@ def _would_buy_again(seen: Situation, after: Simulation) -> bool:
     units, _ = units_of(seen.pending)
     problem = replace(problem_of(seen, units), nodes=after.nodes)
     return bool(make_plan(problem, Effort(restarts=1)).nodes)
+
+
+def bought_again(load: NodeLoad, seen: Situation, replaced_by_gpus: int = 0) -> str:
+    """F10: why use or a trigger would add a node at once, were this one gone, or another in its place.
+
+    What runs on it goes on elsewhere, so the GPUs that stay are busier.
+    """
+    gpus, busy = load.claim.spec.gpu_count, seen.busy_gpus
+    if not any(one.uses_gpu for one in load.residents):
+        busy -= gpus * (load.mean_use or 0.0)
+    stay = seen.told_gpus - gpus + replaced_by_gpus
+    pressure = replace(seen.pressure, utilization=max(0.0, busy) / stay if stay > 0 else None)
+    gone = "" if replaced_by_gpus else load.claim.meta.name
+    claims = [one for one in seen.claims if one.meta.name != gone]
+    return reason_to_buy_for_use(replace(seen, claims=claims, pressure=pressure))
 
 
 @dataclass(slots=True)

@@ -70,6 +70,9 @@ class Situation:
     effort: Effort = field(default_factory=Effort)
     limits: Bounds = field(default_factory=Bounds)
     groups: Sequence[Group] = ()
+    told_gpus: int = 0
+    busy_gpus: float = 0.0
+    """The use of the `told_gpus` that tell theirs, added up: now, or on average of late if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,6 @@ def warm_nano_usd_per_hour(seen: Situation, more: Sequence[Offering] = ()) -> fl
 
 def _without_pods(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
     """One node at a time for use and triggers, so that the next look sees what it changed."""
-    spec, pressure = seen.policy.policy.spec, seen.pressure
     found: list[Offering] = []
     for pool, count in sorted(missing_by_floor(seen.policy, seen.claims).items(), reverse=True):
         for _ in range(count):
@@ -151,12 +153,16 @@ def _without_pods(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
     # A pool that gets no machine now, such as one that is sold out, holds up no other reason.
     if found:
         return _bare(found), "the minimum size is not reached"
-    upcoming = any(one.status.gpu_ready is None for one in seen.claims)
-    reason = _pressure_reason(pressure, spec.scale_up_threshold)
-    # What is on its way may be all that is needed.
-    if reason and not upcoming:
+    reason = _pressure_reason(seen)
+    if reason:
         return _bare(_next_node(seen, [], "")), reason
     return _for_forecast(seen)
+
+
+def reason_to_buy_for_use(seen: Situation) -> str:
+    """Why use or a trigger would add a node now; empty if they would not, or none could be had."""
+    reason = _pressure_reason(seen)
+    return reason if reason and _next_node(seen, [], "") else ""
 
 
 def _for_forecast(seen: Situation) -> tuple[tuple[PlannedNode, ...], str]:
@@ -190,7 +196,11 @@ def _bare(offerings: Sequence[Offering]) -> tuple[PlannedNode, ...]:
     return tuple(PlannedNode(one, ()) for one in offerings)
 
 
-def _pressure_reason(pressure: Pressure, threshold: float) -> str:
+def _pressure_reason(seen: Situation) -> str:
+    pressure, threshold = seen.pressure, seen.policy.policy.spec.scale_up_threshold
+    # What is on its way may be all that is needed.
+    if any(one.status.gpu_ready is None for one in seen.claims):
+        return ""
     if pressure.utilization is not None and pressure.utilization > threshold:
         return f"GPU utilization is {pressure.utilization:.0%}, above {threshold:.0%}"
     return next(iter(sorted(pressure.triggers.values())), "")

@@ -102,6 +102,7 @@ class Snapshot:
     node_uids: dict[str, str] = field(default_factory=dict)
     opted_out: set[str] = field(default_factory=set)
     utilization: float | None = None
+    told_gpus: int = 0
     untrusted: int = 0
     dead: int = 0
     """Nodes that Kubernetes gave up: what was there is evicted, and waits like any other pod."""
@@ -231,7 +232,7 @@ class ClusterReader:
             for one in node.state.usage
             if one.utilization_ratio is not None
         ]
-        found.utilization = sum(values) / len(values) if values else None
+        found.utilization, found.told_gpus = sum(values) / len(values) if values else None, len(values)
         running = (
             request
             for pod in self.sources.pods.objects()

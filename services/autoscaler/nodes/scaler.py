@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from gpuloom.catalog import load_catalog
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
-from gpuloom.model.policies import CapacityType, CloudProvider, Prediction, ScaleDirection, ScalingAction
+from gpuloom.model.policies import CloudProvider, Prediction, ScaleDirection, ScalingAction
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
 from services.autoscaler.core.consolidation import decide_consolidation, may_leave
@@ -29,11 +29,14 @@ from services.autoscaler.core.table import Market, Table, offering_table, priced
 from services.autoscaler.nodes.claim_store import ClaimStore, new_claim
 from services.autoscaler.nodes.cluster import ClusterReader, Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore
+from services.autoscaler.nodes.prices import on_demand_prices
 from services.autoscaler.nodes.sweeper import Sweeper, Tools
 
 _log = logging.getLogger(__name__)
 
 KEPT_ACTIONS = 500
+ALL_NODES = ""
+"""Where a node's UID stands: how many GPUs are busy in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,8 @@ class Scaler:
         claims = self.store.claims()
         snapshot = self.reader.snapshot(claims, now)
         self.snapshot, self.book = snapshot, book_of(claims, now)
-        self._use.observe(now, snapshot.node_use)
+        busy = None if snapshot.utilization is None else snapshot.utilization * snapshot.told_gpus
+        self._use.observe(now, {**snapshot.node_use, ALL_NODES: (busy, True)})
         pending = self.hastened(snapshot.pending)
         effective = self.policies.effective()
         for policy in effective:
@@ -172,6 +176,11 @@ class Scaler:
             frozen_reason=snapshot.frozen_reason or problem,
             limits=self._settings.bounds,
             groups=sweeper.view.groups if sweeper is not None and sweeper.view is not None else (),
+            told_gpus=snapshot.told_gpus,
+            # Also on average: what pauses for a moment would else give back what it needs again after it.
+            busy_gpus=max(
+                (snapshot.utilization or 0.0) * snapshot.told_gpus, self._use.mean_use(ALL_NODES) or 0.0
+            ),
         )
         return situation, problem
 
@@ -356,7 +365,9 @@ class Scaler:
             Market(CloudView(one), self.offered.get(one, ()), self.prices) for one in sorted(self.sweepers)
         ]
         bill = monthly_bill(
-            [priced(one, markets) for one in ready], self._on_demand_prices(), self._settings.hours_a_month
+            [priced(one, markets) for one in ready],
+            on_demand_prices(self.prices, self.offered, self.given_prices),
+            self._settings.hours_a_month,
         )
         metrics.show_tiers(Counter(one.spec.offering.capacity_type for one in ready), bill.by_tier)
         metrics.savings.set(bill.saved)
@@ -376,21 +387,6 @@ class Scaler:
         downs = [self._left(one, up=False, now=now) for one in self.outcomes.values()]
         metrics.up_cooldown.set(max(ups, default=0.0))
         metrics.down_cooldown.set(max(downs, default=0.0))
-
-    def _on_demand_prices(self) -> dict[str, int]:
-        """By machine type: a person's word, else the cloud's own, else the cost engine's."""
-        firm = CapacityType.ON_DEMAND
-        told = {key.instance_type: nano for key, nano in self.prices.items() if key.capacity_type is firm}
-        offered = {
-            one.instance_type: one.nano_usd_per_hour
-            for listed in self.offered.values()
-            for one in listed
-            if one.capacity_type is firm
-        }
-        given = {
-            key.instance_type: nano for key, nano in self.given_prices.items() if key.capacity_type is firm
-        }
-        return {**told, **offered, **given}
 
     def _left(self, outcome: Outcome, *, up: bool, now: datetime) -> float:
         spec, memory = outcome.policy.policy.spec, self.memory(outcome.policy)

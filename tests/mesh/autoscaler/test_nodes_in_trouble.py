@@ -11,7 +11,7 @@ from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import GPU_NODE_CLAIMS
 from gpuloom.model.policies import CapacityType
 from gpuloom.names import ANNOTATION_SPOT_WARNING
-from gpuloom.sim.kubeapi.store import WriteOptions
+from gpuloom.sim.kubeapi.verbs.store import WriteOptions
 from services.autoscaler.core.machines import Instance, InstanceState
 from services.autoscaler.core.plan import PlannedNode
 from services.autoscaler.core.sweep import adopted_name
@@ -274,3 +274,25 @@ async def test_utilization_that_nobody_tells_is_not_shown_as_it_was() -> None:
         shown.append(world.replica.registry.get_sample_value("gpu_autoscaler_cluster_utilization"))
 
         assert shown == pytest.approx([0.9, math.nan, 0.0], nan_ok=True)
+
+
+async def test_f10_a_node_that_use_bought_stays_while_the_others_would_be_too_busy_without_it() -> None:
+    """Nothing waits: one GPU is busy, so another is bought, which idles until the work ends."""
+    async with a_world() as world:
+        node = await with_a_node(world, scaleUpCooldownSeconds=0, scaleDownCooldownSeconds=0)
+        world.api.store.delete("pods", "first", namespace="default")
+        world.add_pod("runs", node)
+        uid, idle = next(iter(world.known.facts.items()))
+        usage = tuple(replace(one, utilization_ratio=1.0) for one in idle.state.usage)
+        world.known.facts[uid] = replace(idle, state=replace(idle.state, usage=usage))
+        await world.rounds(4)
+
+        bought = world.cloud.bought
+        await world.rounds(30)
+        kept, told = world.cloud.bought, world.policy()["message"]
+        world.known.facts[uid] = idle
+        await world.rounds(30)
+
+        assert (bought, kept, world.cloud.bought) == (2, 2, 2)
+        assert "without it GPU utilization is 100%, above 80%" in told
+        assert world.claim_states() == ["GPUReady", "Gone"]

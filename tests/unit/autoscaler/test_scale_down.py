@@ -15,7 +15,7 @@ from gpuloom.model.policies import (
     NodePool,
 )
 from services.autoscaler.core import claims as life
-from services.autoscaler.core.consolidation import decide_consolidation
+from services.autoscaler.core.consolidation import decide_consolidation, may_leave
 from services.autoscaler.core.machines import CloudView, Group, PricedOffering
 from services.autoscaler.core.offerings import OfferingKey, backoff_s, book_of
 from services.autoscaler.core.policies import Effective, effective_policies
@@ -137,6 +137,44 @@ def test_f10_a_node_that_would_be_bought_again_stays() -> None:
     waiting = replace(a_pod("late"), since=NOW)
 
     assert not goes(a_situation(one, pending=[waiting]), idle(one))
+
+
+@pytest.mark.parametrize(
+    ("busy_gpus", "told_gpus", "stays"), [(1.0, 2, True), (0.8, 2, False), (1.7, 3, True), (1.0, 1, False)]
+)
+def test_f10_a_node_stays_if_those_left_would_be_busy_enough_to_buy_it_again(
+    busy_gpus: float, told_gpus: int, stays: bool
+) -> None:
+    idle_one, busy = a_claim("idle"), a_claim("busy")
+    pressure = Pressure(utilization=busy_gpus / told_gpus)
+    seen = a_situation(idle_one, busy, pressure=pressure, busy_gpus=busy_gpus, told_gpus=told_gpus)
+
+    found = decide_scale_down(seen, [idle(idle_one)], [], SETTINGS)
+
+    assert (found.claim is None) is stays
+    assert ("above 80%, and a node would be bought again" in found.held) is stays
+    # Where none can be had, none would be bought again.
+    assert goes(replace(seen, table=Table()), idle(idle_one)) == "idle"
+
+
+def test_f10_use_goes_where_its_pods_go_and_ends_where_there_are_none() -> None:
+    one, two = a_claim("one"), a_claim("two")
+    mover = Resident(a_pod("small", milli=500), "team/small", uses_gpu=True)
+    seen = a_situation(one, two, busy_gpus=0.9, told_gpus=2)
+
+    assert not goes(seen, idle(one, residents=[mover], mean_use=0.15))
+    assert goes(seen, idle(one, mean_use=0.15)) == "one"
+
+
+def test_f10_a_node_that_a_trigger_would_buy_again_stays() -> None:
+    """At the maximum the trigger adds nothing, but it would take the place that becomes free."""
+    one = a_claim("one")
+    queue = Pressure(triggers={"queue": "queue is 12, above 10"})
+    seen = a_situation(one, policy=a_policy(max_nodes=1), pressure=queue)
+
+    assert not decide_scale_up(seen).nodes
+    assert not goes(seen, idle(one))
+    assert "queue is 12, above 10" in decide_scale_down(seen, [idle(one)], [], SETTINGS).held
 
 
 def test_limits_cooldowns_budgets_and_distrust_hold() -> None:
@@ -307,3 +345,20 @@ def test_f10_a_node_is_replaced_only_if_the_saving_outweighs_the_move() -> None:
     assert decide_consolidation(a_situation(free, table=paid), [replace(load, claim=free)]) is None
     coming = a_claim("coming", ready=None)
     assert decide_consolidation(a_situation(dear, coming, table=cheap), [load]) is None
+
+
+def test_f10_a_node_is_replaced_by_no_smaller_one_that_would_be_too_busy() -> None:
+    large = a_claim("large", price_nano_usd_per_hour=6 * 10**9)
+    large = replace(large, spec=replace(large.spec, gpu_count=4))
+    mover = Resident(a_pod("small", milli=500), "team/small", uses_gpu=True)
+    load = idle(large, residents=[mover], mean_use=0.3)
+    cheap = Table((an_offering(SMALL, 1.0, tier=CapacityType.SPOT),))
+    other = [a_node("other", SMALL)]
+
+    def seen(busy_gpus: float) -> Situation:
+        return a_situation(large, table=cheap, busy_gpus=busy_gpus, told_gpus=4)
+
+    assert decide_consolidation(seen(0.8), [load]) is not None
+    assert decide_consolidation(seen(1.2), [load]) is None
+    assert may_leave(load, replace(seen(0.8), nodes=other, told_gpus=5))
+    assert not may_leave(load, replace(seen(1.2), nodes=other, told_gpus=5))
