@@ -11,7 +11,7 @@ from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import GPU_NODE_CLAIMS
 from gpuloom.model.policies import CapacityType
 from gpuloom.names import ANNOTATION_SPOT_WARNING
-from gpuloom.sim.kubeapi.store import WriteOptions
+from gpuloom.sim.kubeapi.verbs.store import WriteOptions
 from services.autoscaler.core.machines import Instance, InstanceState
 from services.autoscaler.core.plan import PlannedNode
 from services.autoscaler.core.sweep import adopted_name
