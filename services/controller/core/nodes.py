@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.parse import quantity_value
 from gpuloom.names import LABEL_MODE, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.placement.strategies import LABEL_CHEAP
 
@@ -73,5 +74,8 @@ def _is_ready(status: JsonObject) -> bool:
 
 
 def _whole(amount: object) -> int:
-    text = str(amount) if amount is not None else ""
-    return int(text) if text.isascii() and text.isdigit() else 0
+    """Kubernetes prints 8000 as 8k."""
+    try:
+        return max(0, quantity_value(str(amount)))
+    except ValueError:
+        return 0
