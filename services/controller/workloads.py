@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuloom.codec.custom.reading import MAX_MESSAGE
 from gpuloom.codec.custom.workload import gpu_workload
 from gpuloom.errors import InvalidRequestError, NotAllowedError, TooLargeError
 from gpuloom.kube.conditions import (
@@ -169,7 +170,8 @@ class Workloads:
         generation = metadata_of(obj).get("generation") or 0
         status = {
             "phase": new.phase.value,
-            "message": new.message,
+            # A scheduler's reasons for thousands of nodes are longer than the schema allows.
+            "message": new.message[:MAX_MESSAGE],
             "retries": new.retries,
             "assignedNode": new.node,
             "jobName": new.job,

@@ -170,6 +170,18 @@ async def test_a_job_that_the_server_does_not_allow_is_told_and_tried_again() ->
     assert world.workloads["team-a", "train"]["status"]["phase"] == "Scheduling"
 
 
+async def test_a_message_longer_than_a_status_takes_is_cut_and_the_status_written() -> None:
+    world = World()
+    world.add("train")
+    world.forbidden = "0/5000 nodes are available: " + "a reason of its own for each node; " * 5000
+
+    await world.until_quiet()
+
+    told = world.workloads["team-a", "train"]["status"]
+    assert told["message"].startswith("0/5000 nodes are available")
+    assert gpu_workload(world.workloads["team-a", "train"]).status.message == told["message"]
+
+
 PHASES = ["", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed"]
 
 
