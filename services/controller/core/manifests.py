@@ -70,7 +70,11 @@ class JobOptions:
 def job_name(workload: GpuWorkload, attempt: int) -> str:
     """The same for every controller: from the workload's UID, what it is to run, and the attempt."""
     suffix = f"-{spec_digest(workload)}-{attempt}"
-    return workload.meta.name[: _MAX_JOB_NAME - len(suffix)].rstrip(".-") + suffix
+    name, room, gang = workload.meta.name, _MAX_JOB_NAME - len(suffix), workload.spec.gang
+    if gang is not None:
+        # With a pod's index behind it it is that pod's host name, which is as short and has no dots.
+        name, room = name.replace(".", "-"), room - len(f"-{gang.size - 1}")
+    return name[:room].rstrip(".-") + suffix
 
 
 def is_job_of_spec(workload: GpuWorkload, name: str) -> bool:
@@ -195,7 +199,7 @@ def _fill_container(container: Json, workload: GpuWorkload, options: JobOptions)
         "WORKLOAD_PRIORITY": spec.priority.value,
     }
     given = _objects(container, "env")
-    names = {entry.get("name") for entry in given}
+    names = [entry.get("name") for entry in given]
     given.extend({"name": name, "value": value} for name, value in own.items() if name not in names)
     limits = _part(_part(container, "resources"), "limits")
     present = [name for name in limits if str(name).startswith(GPU_RESOURCE_PREFIXES)]

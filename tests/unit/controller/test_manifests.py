@@ -1,3 +1,4 @@
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -137,6 +138,22 @@ def test_a_jobs_name_follows_from_what_runs_and_not_from_how_often_it_is_tried()
     assert job_name(workload, 1) != job_name(a_workload(uid="uid-2"), 1)
 
 
+@pytest.mark.parametrize("name", ["train", "train.v1.2", "t" * 253, "a." * 126 + "a"])
+@pytest.mark.parametrize(("size", "attempt"), [(2, 0), (4096, 100)])
+def test_the_pods_of_a_gang_get_host_names_that_the_api_server_accepts(
+    name: str, size: int, attempt: int
+) -> None:
+    obj = a_workload_object(gang={"size": size})
+    obj["metadata"]["name"] = name
+    workload = gpu_workload(obj)
+
+    job = job_manifest(workload, attempt, PLAIN)
+
+    last_host = f"{job['metadata']['name']}-{size - 1}"
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", last_host)
+    assert is_job_of_spec(workload, job["metadata"]["name"])
+
+
 def test_pins_are_added_to_every_alternative_that_the_template_requires() -> None:
     terms = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": []}]
     affinity = {
@@ -166,6 +183,7 @@ SHAPED = st.fixed_dictionaries(
 @given(st.one_of(SHAPED, st.dictionaries(WORDS, JSON, max_size=3)), st.sampled_from([None, "node-7"]))
 @example({"spec": {"containers": [{"env": None}]}}, None)
 @example({"spec": {"containers": [{"env": {"A": "b"}}]}}, None)
+@example({"spec": {"containers": [{"env": [{"name": ["MODEL_NAME"]}]}]}}, None)
 @example({"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "x"}}}}}, "node-7")
 @example({"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [None]}}}}}, "node-7")
 def test_a_template_however_odd_becomes_a_job_or_is_refused(
@@ -176,7 +194,7 @@ def test_a_template_however_odd_becomes_a_job_or_is_refused(
     with suppress(InvalidRequestError):
         job = job_manifest(workload, 0, JobOptions(image=None, node=node))
 
-        assert "MODEL_NAME" in {one["name"] for one in container_of(job)["env"] if "name" in one}
+        assert "MODEL_NAME" in [one["name"] for one in container_of(job)["env"] if "name" in one]
         assert job["metadata"]["name"] == job_name(workload, 0)
 
 
