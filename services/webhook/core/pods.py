@@ -110,7 +110,7 @@ def is_gpu_pod(pod: Mapping[str, Any]) -> bool:
 
 def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> tuple[Json, list[str]]:
     """The pod as it should be stored, and what its user is told. The pod itself if nothing changes."""
-    if _is_exempt(namespace, policy, around) or not is_gpu_pod(pod):
+    if not is_gpu_pod(pod) or _is_exempt(pod, namespace, policy, around):
         return pod, []
     changed = copy.deepcopy(pod)
     _set_scheduler(changed, policy)
@@ -123,16 +123,19 @@ def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundin
 
 def wants_advice(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
     """Whether it would make a difference to know what pods like this one used."""
-    if _is_exempt(namespace, policy, around) or _word(pod, KEY_MIG_PROFILE):
+    if _is_exempt(pod, namespace, policy, around) or _word(pod, KEY_MIG_PROFILE):
         return False
     return _may_share(pod, policy, around) and _sole_whole_gpu(pod) is not None
 
 
-def _is_exempt(namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
-    """To opt out is to opt out of every rewrite; with the shipped configuration no such pod comes here."""
-    return (
-        namespace in policy.exempt_namespaces or around.namespace_labels.get(LABEL_SHARING_ENABLED) == "false"
-    )
+def _is_exempt(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
+    """To opt out is to opt out of every rewrite; with the shipped configuration no such pod comes here.
+
+    One that names its node, as the mirror of a static pod does, is never scheduled: nobody would give it a
+    share or a slice, and the container that runs has what its own manifest says.
+    """
+    opted_out = around.namespace_labels.get(LABEL_SHARING_ENABLED) == "false"
+    return namespace in policy.exempt_namespaces or opted_out or bool(pod["spec"].get("nodeName"))
 
 
 def _set_scheduler(pod: Json, policy: PodPolicy) -> None:

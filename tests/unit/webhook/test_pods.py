@@ -83,6 +83,18 @@ def test_a_namespace_of_the_system_or_one_that_opted_out_is_left_alone(
     assert (changed, told) == (pod, [])
 
 
+def test_a_pod_that_is_on_a_node_already_is_left_alone() -> None:
+    policy = PodPolicy(share_by_default=True, scheduler_name="ours", gang_timeout_s=60)
+    pods = a_pod(labels={"gpuloom.dev/gang": "g"}), a_pod({"gpuloom.dev/gpu-milli": "500"})
+    known = around(ON, offers=Offers(shares=True, mig_profiles=OFFERS.mig_profiles, by_environment=True))
+
+    for pod in pods:
+        pod["spec"]["nodeName"] = "n1"
+
+        assert mutated_pod(pod, "team", policy, known) == (pod, [])
+        assert not wants_advice(pod, "team", policy, known)
+
+
 def test_history_below_half_becomes_the_advised_slice_which_placement_understands() -> None:
     changed, told = mutated_pod(a_pod(), "team", PodPolicy(), around(ON))
 
