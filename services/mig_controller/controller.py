@@ -132,14 +132,15 @@ class Controller:
     async def _take_over(self) -> None:
         """Until holds and intents are known nothing is decided; the extender may start after us."""
         while True:
-            transactions = self._makers.transactions()
+            transactions, steering = self._makers.transactions(), self._makers.steering()
             try:
                 await transactions.take_over()
+                await steering.take_over(list(self._sources.facts()))
             except GpuloomError as error:
                 _log.warning("changes under way are not known yet", extra={"reason": str(error)})
                 await self._clock.sleep(_TAKE_OVER_PAUSE_S)
             else:
-                self._transactions, self._steering = transactions, self._makers.steering()
+                self._transactions, self._steering = transactions, steering
                 return
 
     def note_of(self, gpu_uuid: str) -> str:
