@@ -46,6 +46,15 @@ def test_a_move_costs_what_the_slice_cost_since_the_work_was_last_saved() -> Non
     assert later.price_usd == pytest.approx(0.5 * 4 / 8)
 
 
+@pytest.mark.parametrize("written", ["yesterday", "", "2026-13-01T00:00:00Z", "²"])
+def test_whatever_a_pod_writes_as_its_checkpoint_time_others_can_be_planned_for(written: str) -> None:
+    odd = a_pod("a", {"checkpoint-time": written})
+
+    (move,) = plan([odd], in_the_way("team/a")).moves
+
+    assert move.price_usd == pytest.approx(2 * 4 / 8)
+
+
 @pytest.mark.parametrize(
     ("pod", "reason"),
     [
