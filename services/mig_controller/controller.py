@@ -300,7 +300,8 @@ class Controller:
     def _report(self, view: View) -> None:
         unmet, intents = view.unmet or {}, self._transactions_now().intents
         self.view = replace(view, intents=intents)
-        self._metrics.show(view.cards)
+        going = {one.request.gpu_uuid: frozenset[object](one.request.destroy) for one in intents}
+        self._metrics.show(view.cards, going)
         self._metrics.waiting.set(len(view.wishes) + len(view.shares))
         self._metrics.unmet.set(len(unmet))
         self._metrics.open_changes.set(len(intents))
