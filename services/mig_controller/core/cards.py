@@ -17,6 +17,7 @@ from gpuloom.model.node import Delivery, NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts, NodePlace
 from gpuloom.placement.mig_geometry import Geometry, Layout, layout_problem
 
+NO_CLIENTS = "its node gets devices by environment; limits by MPS take a runtime with NRI"
 UNCUT = Geometry(1, ())
 """Of a GPU that can't be cut: it can still be shared."""
 NOWHERE = NodePlace()
@@ -78,6 +79,8 @@ class Card:
     given: tuple[tuple[PodRef, AllocatedDevice], ...] = ()
     gpu: Gpu | None = None
     place: NodePlace = NOWHERE
+    takes_clients: bool = True
+    """Whether a container can be made a client of an MPS daemon on it: the environment does not do that."""
 
     @property
     def cuttable(self) -> bool:
@@ -191,6 +194,7 @@ def _card(node: NodeFacts, gpu: Gpu, tenancy: _Tenancy, known: Knowledge) -> Car
         given=given,
         gpu=gpu,
         place=node.place,
+        takes_clients=state.delivery is Delivery.NRI,
     )
 
 

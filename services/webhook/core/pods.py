@@ -163,7 +163,8 @@ def _share(pod: Json, policy: PodPolicy, around: Surroundings) -> list[str]:
     mode = _mode(pod) or around.sharing_mode
     container = _sole_whole_gpu(pod)
     if container is None:
-        _limit_shares(pod, mode, in_namespace)
+        limits_exist = not around.offers.by_environment
+        _limit_shares(pod, mode, in_namespace=in_namespace, limits_exist=limits_exist)
         return []
     advised = _by_advice(around, policy)
     named = _word(pod, KEY_MIG_PROFILE)
@@ -192,7 +193,7 @@ def _give_plugged(pod: Json, container: Json, resource: str) -> list[str]:
     return [f"one GPU became {resource}, because sharing is on here"]
 
 
-def _limit_shares(pod: Json, mode: SharingMode | None, in_namespace: bool) -> None:
+def _limit_shares(pod: Json, mode: SharingMode | None, *, in_namespace: bool, limits_exist: bool) -> None:
     """A pod that asks for a share itself: whether the driver keeps it to that, unless it says so itself."""
     asked = [str(_limits(one).get(RESOURCE_GPU_MILLI, "")) for one in _containers(pod)]
     is_share = any(milli.isdecimal() and 0 < int(milli) < MILLI_PER_GPU for milli in asked)
@@ -200,7 +201,8 @@ def _limit_shares(pod: Json, mode: SharingMode | None, in_namespace: bool) -> No
         return
     if mode is None and not in_namespace:
         return
-    _annotate(pod, {ANNOTATION_ENFORCEMENT: "none" if mode is SharingMode.TIMESLICING else "mps"})
+    if mode is SharingMode.TIMESLICING or limits_exist:
+        _annotate(pod, {ANNOTATION_ENFORCEMENT: "none" if mode is SharingMode.TIMESLICING else "mps"})
 
 
 def _may_share(pod: Json, policy: PodPolicy, around: Surroundings) -> bool:
@@ -238,6 +240,9 @@ def _give_share(
     milli = around.share_milli or (advised.milli if advised else None)
     if milli is None or not around.offers.shares or not 0 < milli < MILLI_PER_GPU:
         return []
+    if around.offers.by_environment and mode is not SharingMode.TIMESLICING:
+        # It would wait for ever for a GPU whose driver limits it: that takes a runtime with NRI.
+        return ["no node here can keep a pod limited to a share; the pod stays as it is"]
     resources = {RESOURCE_GPU_MILLI: str(milli)}
     memory_mib = around.share_memory_mib or (advised.memory_mib if advised else None)
     if memory_mib:

@@ -117,6 +117,21 @@ def test_a_pod_that_is_busy_or_not_known_keeps_its_gpu_and_is_told_how_its_names
     assert told == []
 
 
+def test_limits_are_not_asked_for_where_no_node_could_keep_a_pod_to_them() -> None:
+    offers = Offers(shares=True, by_environment=True)
+    known = around(ON, offers=offers, advice=Advice(utilization=0.2, milli=250))
+    timed = a_pod(labels={"gpu-autoscaler.io/sharing-mode": "timeslicing"})
+
+    whole, told = mutated_pod(a_pod(), "team", PodPolicy(), known)
+    share, _ = mutated_pod(a_pod({"gpuloom.dev/gpu-milli": "500"}), "team", PodPolicy(), known)
+    by_time, _ = mutated_pod(timed, "team", PodPolicy(), known)
+
+    assert limits_of(whole) == {"nvidia.com/gpu": "1"}
+    assert "limited" in told[0]
+    assert "gpuloom.dev/enforcement" not in (share["metadata"].get("annotations") or {})
+    assert limits_of(by_time) == {"gpuloom.dev/gpu-milli": "250"}
+
+
 def test_a_slice_that_nvidias_plugin_gives_out_is_asked_for_under_its_name() -> None:
     advised = Advice(utilization=0.2, plugin_resource="nvidia.com/mig-1g.10gb")
     offers = Offers(plugin_resources=frozenset({"nvidia.com/mig-1g.10gb"}))
