@@ -1,5 +1,6 @@
 """The controller's Kubernetes: what it observes, and its writes, which end with its lease."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuloom.errors import NotFoundError
@@ -14,7 +15,7 @@ from gpuloom.kube.resources import GPU_WORKLOADS, JOBS, NODES, PODS
 from gpuloom.names import ANNOTATION_RECOMMENDATION
 from gpuloom.runtime.clock import Clock
 from services.controller.core.manifests import GPU_RESOURCE_PREFIXES, LABEL_WORKLOAD, Image
-from services.controller.core.nodes import GpuNode, asked_gpus, gpu_node
+from services.controller.core.nodes import GpuNode, asked_gpus, gpu_node, promised_gpus
 from services.controller.core.waste import GpuPod, gpu_pod
 
 _WRITE_TIMEOUT_S = 5.0
@@ -118,11 +119,14 @@ class KubernetesCluster:
             self._gives_shares = bool(giving) and all(giving)
         return self._gives_shares
 
-    def nodes(self) -> Sequence[GpuNode]:
+    def nodes(self, made: Sequence[JsonObject] = ()) -> Sequence[GpuNode]:
         if self._nodes is None:
             return ()
+        jobs = {key_of(job): job for job in (*made, *self.jobs.objects())}
+        bound = (pod for pod in self.pods.objects() if (pod.get("spec") or {}).get("nodeName"))
+        promised = promised_gpus(jobs.values(), Counter(uid for pod in bound for uid in _controllers(pod)))
         found = [
-            gpu_node(node, asked_gpus(self._bound.by_index("node", key_of(node)[1])))
+            gpu_node(node, asked_gpus(self._bound.by_index("node", key_of(node)[1])), promised)
             for node in self._nodes.objects()
         ]
         return [node for node in found if node.gpus]

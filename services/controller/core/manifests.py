@@ -29,6 +29,7 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_GPU,
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
+from services.controller.core.nodes import LABEL_HOSTNAME, REQUIRED
 
 LABEL_WORKLOAD = "gpu.warp.dev/workload"
 LABEL_ATTEMPT = "gpu.warp.dev/attempt"
@@ -286,10 +287,10 @@ def _label_value(name: str, uid: str) -> str:
 def _require_node(pod: Json, hostname: str) -> None:
     """Beside whatever else the template requires: every alternative term gets it."""
     node_affinity = _part(_part(pod, "affinity"), "nodeAffinity")
-    required = _part(node_affinity, "requiredDuringSchedulingIgnoredDuringExecution")
+    required = _part(node_affinity, REQUIRED)
     terms = _objects(required, "nodeSelectorTerms")
     if not terms:
         terms.append({})
     for term in terms:
-        wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": [hostname]}
+        wanted = {"key": LABEL_HOSTNAME, "operator": "In", "values": [hostname]}
         _objects(term, "matchExpressions").append(wanted)
