@@ -230,7 +230,8 @@ def _gpu_limits(spec: GpuWorkloadSpec, options: JobOptions) -> dict[str, str]:
     milli = load_catalog().mig_milli(profile)
     if not milli:
         raise InvalidRequestError(f"no GPU model that GPULoom knows has the MIG profile {profile}")
-    return {RESOURCE_GPU_MILLI: str(max(milli))}
+    # Where models differ (1g.10gb is an eighth of 80 GB, and a quarter of 40) the smaller is the usual one.
+    return {RESOURCE_GPU_MILLI: str(min(milli))}
 
 
 def _annotations(spec: GpuWorkloadSpec, options: JobOptions) -> dict[str, str]:

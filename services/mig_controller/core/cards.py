@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gpuloom.catalog import load_catalog
+from gpuloom.catalog import load_catalog, slice_milli
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, SharingMode
 from gpuloom.model.layout import Sharing
@@ -85,6 +85,11 @@ class Card:
     @property
     def cuttable(self) -> bool:
         return bool(self.geometry.profiles)
+
+    def milli_of(self, profile: str) -> int:
+        """What a slice of it stands for; 0 if it can't be cut into that."""
+        known = self.geometry.profile(profile)
+        return 0 if known is None else slice_milli(known.memory_slices, self.geometry.memory_slices)
 
     def is_shared_as(self, sharing: Sharing) -> bool:
         """As far as discovery tells."""

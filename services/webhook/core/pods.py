@@ -74,6 +74,9 @@ class Offers:
     mig_profiles: frozenset[str] = frozenset()
     by_environment: bool = False
     plugin_resources: frozenset[str] = frozenset()
+    slice_milli: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """What these profiles stand for on the GPUs that are here: 1g.10gb is an eighth of 80 GB, and a quarter
+    of 40. Where both are, the smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ def _give_slice(pod: Json, container: Json, profile: str | None, around: Surroun
     if profile not in around.offers.mig_profiles:
         offered = ", ".join(sorted(around.offers.mig_profiles)) or "none"
         return [f"no GPU here can be cut into {profile}; offered: {offered}; the pod stays as it is"]
-    milli = max(load_catalog().mig_milli(profile), default=0)
+    milli = around.offers.slice_milli.get(profile) or min(load_catalog().mig_milli(profile), default=0)
     if not milli:
         return [f"MIG profile {profile} is not known; the pod stays as it is"]
     _replace_gpu(container, {RESOURCE_GPU_MILLI: str(milli)})

@@ -107,6 +107,13 @@ def test_whatever_a_workload_asks_for_placement_understands(
     assert request.gpu.kind is kind
 
 
+def test_a_slice_whose_part_differs_by_model_is_that_of_the_gpus_that_are_usual() -> None:
+    job = job_manifest(a_workload(migProfile="1g.10gb", gpuCount=1), 0, SHARES)
+
+    # Of 80 GB, as the page on slices has it.
+    assert container_of(job)["resources"]["limits"] == {"gpuloom.dev/gpu-milli": "125"}
+
+
 @pytest.mark.parametrize(
     ("spec", "options", "told"),
     [
