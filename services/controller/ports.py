@@ -38,6 +38,9 @@ class Cluster(Protocol):
     def gives_shares(self) -> bool:
         """Whether GPULoom itself gives out the GPUs of all ready nodes that have any."""
 
+    def gpu_memory_mib(self) -> frozenset[int]:
+        """How much memory GPUs have that GPULoom gives out; empty where the controller may not read nodes."""
+
     def nodes(self, made: Sequence[JsonObject] = ()) -> Sequence[GpuNode]:
         """Nodes with GPUs; empty where the controller may not read nodes.
 

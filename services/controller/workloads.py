@@ -163,6 +163,7 @@ class Workloads:
             priority_class_prefix=settings.priority_class_prefix,
             scheduler_name=settings.scheduler_name,
             node=node,
+            gpu_memory_mib=self._cluster.gpu_memory_mib(),
         )
 
     def _chosen_host(self, strategy: Strategy, workload: GpuWorkload) -> str | None:

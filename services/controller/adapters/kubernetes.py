@@ -84,7 +84,8 @@ class KubernetesCluster:
             client, PODS, clock, InformerOptions(selection=ours, indexes={"owner": _controllers})
         )
         self._gives_shares: bool | None = None
-        """Worked out once, until a node changes."""
+        """Worked out once, until a node changes; with it how much memory GPUs have."""
+        self._gpu_memory_mib = frozenset[int]()
         self._nodes = None
         if namespace is None:
             self._nodes = Informer(client, NODES, clock, InformerOptions(transform=_trimmed_node))
@@ -117,7 +118,12 @@ class KubernetesCluster:
             nodes = [] if self._nodes is None else [gpu_node(node, 0) for node in self._nodes.objects()]
             giving = [node.gives_shares for node in nodes if node.ready and node.gpus]
             self._gives_shares = bool(giving) and all(giving)
+            self._gpu_memory_mib = frozenset(node.memory_mib for node in nodes if node.ready) - {0}
         return self._gives_shares
+
+    def gpu_memory_mib(self) -> frozenset[int]:
+        self.gives_shares()
+        return self._gpu_memory_mib
 
     def nodes(self, made: Sequence[JsonObject] = ()) -> Sequence[GpuNode]:
         if self._nodes is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gpuloom.catalog import load_catalog
+from gpuloom.catalog import load_catalog, slice_milli
 from gpuloom.catalog.entries import mig_resource
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.request import TopologyPreference
@@ -58,7 +58,7 @@ class JobOptions:
     """What settings and the cluster add to a workload's own spec.
 
     `gives_shares`: GPUs are asked for as thousandths, because GPULoom gives them out. `node`: the only node
-    that the pods may go to; None: placement decides.
+    that the pods may go to; None: placement decides. `gpu_memory_mib`: of the GPUs that are here, if known.
     """
 
     image: Image | None
@@ -66,6 +66,7 @@ class JobOptions:
     priority_class_prefix: str = "gpuloom-"
     scheduler_name: str | None = None
     node: str | None = None
+    gpu_memory_mib: frozenset[int] = frozenset()
 
 
 def job_name(workload: GpuWorkload, attempt: int) -> str:
@@ -227,11 +228,21 @@ def _gpu_limits(spec: GpuWorkloadSpec, options: JobOptions) -> dict[str, str]:
             "a pod has one MIG instance where GPULoom cuts them; set gpuCount to 1 and gang.size to "
             f"{spec.gpu_count}"
         )
-    milli = load_catalog().mig_milli(profile)
-    if not milli:
+    return {RESOURCE_GPU_MILLI: str(_slice_milli(profile, options.gpu_memory_mib))}
+
+
+def _slice_milli(profile: str, memories_mib: frozenset[int]) -> int:
+    """1g.10gb is an eighth of 80 GB, and a quarter of 40: what it is here, else, or in doubt, the smaller."""
+    here = {
+        slice_milli(one.memory_slices, gpu.mig_slices)
+        for gpu in load_catalog().gpus
+        for one in gpu.mig_profiles
+        if one.name == profile and any(10 * abs(gpu.memory_mib - mib) < mib for mib in memories_mib)
+    }
+    known = here or load_catalog().mig_milli(profile)
+    if not known:
         raise InvalidRequestError(f"no GPU model that GPULoom knows has the MIG profile {profile}")
-    # Where models differ (1g.10gb is an eighth of 80 GB, and a quarter of 40) the smaller is the usual one.
-    return {RESOURCE_GPU_MILLI: str(min(milli))}
+    return min(known)
 
 
 def _annotations(spec: GpuWorkloadSpec, options: JobOptions) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.kube.parse import quantity_value
-from gpuloom.names import LABEL_MODE, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
+from gpuloom.names import LABEL_MODE, RESOURCE_GPU_MEMORY_MIB, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 from gpuloom.placement.strategies import LABEL_CHEAP
 
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"
@@ -26,6 +26,8 @@ class GpuNode:
     """Its GPUs are given out by GPULoom itself, as thousandths."""
     hostname: str
     """The value of kubernetes.io/hostname, by which a node affinity names it."""
+    memory_mib: int
+    """Of each GPU, where GPULoom gives them out; 0: not known."""
 
 
 def gpu_node(node: JsonObject, asked_gpus: int, promised: Mapping[str, int] | None = None) -> GpuNode:
@@ -44,6 +46,9 @@ def gpu_node(node: JsonObject, asked_gpus: int, promised: Mapping[str, int] | No
         cheap=labels.get(LABEL_CHEAP) == "true",
         gives_shares=labels.get(LABEL_MODE) == "gpuloom",
         hostname=hostname,
+        memory_mib=_whole((status.get("allocatable") or {}).get(RESOURCE_GPU_MEMORY_MIB)) // gpus
+        if gpus
+        else 0,
     )
 
 

@@ -1,5 +1,6 @@
 import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,11 +108,17 @@ def test_whatever_a_workload_asks_for_placement_understands(
     assert request.gpu.kind is kind
 
 
-def test_a_slice_whose_part_differs_by_model_is_that_of_the_gpus_that_are_usual() -> None:
-    job = job_manifest(a_workload(migProfile="1g.10gb", gpuCount=1), 0, SHARES)
+@pytest.mark.parametrize(
+    ("memories", "milli"), [((), "125"), ((40960,), "250"), ((81559,), "125"), ((40960, 81920), "125")]
+)
+def test_a_slice_is_the_part_that_it_is_of_gpus_with_the_memory_of_those_here(
+    memories: tuple[int, ...], milli: str
+) -> None:
+    options = replace(SHARES, gpu_memory_mib=frozenset(memories))
 
-    # Of 80 GB, as the page on slices has it.
-    assert container_of(job)["resources"]["limits"] == {"gpuloom.dev/gpu-milli": "125"}
+    job = job_manifest(a_workload(migProfile="1g.10gb", gpuCount=1), 0, options)
+
+    assert container_of(job)["resources"]["limits"] == {"gpuloom.dev/gpu-milli": milli}
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,20 @@ def test_a_node_whose_gpus_gpuloom_gives_out_is_seen_as_one() -> None:
     assert (seen.gives_shares, seen.gpus, seen.free_gpus) == (True, 8, 3)
 
 
+@pytest.mark.parametrize(
+    ("allocatable", "memory_mib"),
+    [
+        ({"gpuloom.dev/gpu-milli": "8k", "gpuloom.dev/gpu-memory-mib": "327680"}, 40960),
+        ({"nvidia.com/gpu": "8"}, 0),
+        ({"gpuloom.dev/gpu-memory-mib": "327680"}, 0),
+    ],
+)
+def test_the_memory_of_a_gpu_is_its_part_of_what_the_node_has(
+    allocatable: dict[str, str], memory_mib: int
+) -> None:
+    assert gpu_node(a_node(allocatable=allocatable), 0).memory_mib == memory_mib
+
+
 def test_a_pod_follows_a_recommendation_however_kubernetes_prints_it() -> None:
     pod = gpu_pod(a_pod(**{"gpuloom.dev/gpu-milli": "500", "gpuloom.dev/gpu-memory-mib": "20k"}))
 

@@ -135,6 +135,9 @@ class World:
     def gives_shares(self) -> bool:
         return False
 
+    def gpu_memory_mib(self) -> frozenset[int]:
+        return frozenset()
+
     def nodes(self, made: Sequence[JsonObject] = ()) -> Sequence[GpuNode]:
         jobs = {job["metadata"]["name"]: job for job in [*made, *itertools.chain(*self.jobs.values())]}
         promised = promised_gpus(jobs.values(), {})
