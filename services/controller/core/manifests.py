@@ -86,10 +86,12 @@ def is_job_of_spec(workload: GpuWorkload, name: str) -> bool:
 
 
 def spec_digest(workload: GpuWorkload) -> str:
+    # Only what is set: a version that knows more fields must not take what runs for something else.
     spec = {
-        member.name: getattr(workload.spec, member.name)
+        member.name: value
         for member in fields(GpuWorkloadSpec)
         if member.name not in _NOT_OF_THE_JOB
+        if (value := getattr(workload.spec, member.name)) != member.default
     }
     text = orjson.dumps([workload.meta.uid, spec], option=orjson.OPT_SORT_KEYS, default=dict)
     return hashlib.sha256(text).hexdigest()[:8]

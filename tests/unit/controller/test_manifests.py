@@ -1,6 +1,6 @@
 import re
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from gpuloom.codec.custom.workload import gpu_workload
 from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.request import RequestKind
+from gpuloom.model.workload import GpuWorkloadSpec
+from services.controller.core import manifests
 from services.controller.core.manifests import Image, JobOptions, is_job_of_spec, job_manifest, job_name
 from tests.unit.controller.builders import a_workload, a_workload_object, the_printed_workload
 
@@ -166,6 +168,23 @@ def test_the_pods_of_a_gang_get_host_names_that_the_api_server_accepts(
     last_host = f"{job['metadata']['name']}-{size - 1}"
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", last_host)
     assert is_job_of_spec(workload, job["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class LaterSpec(GpuWorkloadSpec):
+    """As a version to come may have it."""
+
+    later: str | None = None
+
+
+def test_an_upgrade_that_knows_more_fields_leaves_what_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = a_workload(migProfile="1g.5gb", podTemplate={"spec": {"containers": [{"name": "a"}]}})
+    known = {member.name: getattr(before.spec, member.name) for member in fields(before.spec)}
+    now = job_name(before, 0)
+    monkeypatch.setattr(manifests, "GpuWorkloadSpec", LaterSpec)
+
+    assert job_name(replace(before, spec=LaterSpec(**known)), 0) == now
+    assert job_name(replace(before, spec=LaterSpec(**known, later="x")), 0) != now
 
 
 def test_pins_are_added_to_every_alternative_that_the_template_requires() -> None:
