@@ -27,6 +27,7 @@ _KINDS = {
     "Gauge": "gauge",
     "GaugeMetricFamily": "gauge",
     "Histogram": "histogram",
+    "PlainCounter": "counter, without `_total`",
     "Summary": "summary",
 }
 _METRIC = re.compile(r"[a-z_:][a-z0-9_:]*", re.IGNORECASE)

@@ -90,6 +90,13 @@ def test_the_references_are_what_the_code_says() -> None:
     assert stale == [], "run make reference"
 
 
+def test_the_metrics_that_published_dashboards_ask_for_are_in_the_reference() -> None:
+    text = (ROOT / "docs/reference/metrics.md").read_text()
+
+    assert "`controller_reconcile_errors` | counter, without `_total` |" in text
+    assert "`controller_reconcile_duration` | histogram |" in text
+
+
 def test_every_alert_has_a_runbook_and_no_runbook_is_for_nothing() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "generate_runbooks.py"))
 
