@@ -2,7 +2,7 @@
 
 A turn looks at every gang, says on the board how far it is, and takes one step for each that needs one:
   - one that has all its pods is planned, and its places are made durable; only then may a pod of it be bound,
-  - one with a place that kube-scheduler did not offer twice gets that place anew, elsewhere,
+  - one with a place that kube-scheduler did not offer twice, or whose GPU broke, gets that place anew,
   - one whose time is over leaves whole: its bound pods are evicted, then its places are given back.
 What is known of a gang is derived from pods and GPUHolds at every turn. The deadline is in the holds: they
 expire `SLACK_S` after it. So a new leader goes on where the one before ended. Until its first turn no pod of
@@ -91,7 +91,7 @@ class GangLoop:
             if phase is Phase.INCOMPLETE:
                 await self._parts.promises.drop(self._unneeded(gangs[name]))
             elif phase in (Phase.WAITING, Phase.RESERVED):
-                await self._give_back_missed(gangs[name])
+                await self._give_back_useless(gangs[name])
         waiting = [gang for gang in gangs.values() if self.roll.phase(gang) is Phase.WAITING]
         refused = await self._place(waiting)
         await in_slices(self.roll.look(refused), self._clock)
@@ -137,18 +137,19 @@ class GangLoop:
         gang.placed.clear()
         _log.warning("gang ended", extra={"gang": gang.name, "pause_s": pause_s})
 
-    async def _give_back_missed(self, gang: Gang) -> None:
-        """Places that kube-scheduler did not offer twice: it knows something about them that we do not."""
+    async def _give_back_useless(self, gang: Gang) -> None:
+        """Places whose GPU broke, and those that kube-scheduler, who knows more, did not offer twice."""
         board, memory = self._parts.board, self.roll.memory[gang.name]
         missed = [uid_of(pod) for pod in gang.waiting if board.misses[uid_of(pod)] >= MOST_MISSES]
-        if not missed:
+        useless = {*missed, *(uid_of(pod) for pod in gang.waiting if self.roll.is_broken(pod))}
+        if not useless:
             return
         for uid in missed:
             until_s = self._clock.monotonic() + AVOIDED_S
             memory.avoided |= {(uid, hold.node_name): until_s for hold in self._parts.promises.of(uid)}
             board.misses.pop(uid, None)
         # With pods bound already only these move; else the whole gang is planned anew.
-        moving = missed if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
+        moving = sorted(useless) if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
         for uid in moving:
             board.gangs[uid] = Standing(gang.name, admitted=False, reason="it is planned anew")
         await self._parts.promises.drop(moving)

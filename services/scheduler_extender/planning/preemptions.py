@@ -130,7 +130,7 @@ class PreemptionLoop:
         await self._give_back_orphans()
         if self._parts.mode is Mode.ON:
             await self._leaving.go_on()
-            await self._give_back_missed()
+            await self._give_back_useless()
         wishes = sorted(self._wishes(), key=lambda wish: wish.order)
         present = {wish.name for wish in wishes}
         now_s, memory = self._clock.monotonic(), self._memory
@@ -265,17 +265,24 @@ class PreemptionLoop:
             message = f"it leaves for {wish.name} of priority {wish.priority}; lost: {lost}"
             self._parts.announcer.tell(victim.pod.raw, "Preempted", message, warning=True)
 
-    async def _give_back_missed(self) -> None:
-        """Places that kube-scheduler does not offer though nobody is in the way any more."""
+    async def _give_back_useless(self) -> None:
+        """Places whose GPU broke, and those that are not offered though nobody is in the way any more."""
         board, now_s = self._parts.board, self._clock.monotonic()
         owners = {hold.owner.uid: hold for hold in self._parts.promises.all() if hold.reason == REASON}
         for uid, hold in owners.items():
-            if uid in board.plans:
+            if uid and self._is_broken(uid):
+                await self._parts.promises.drop([uid])
+            elif uid in board.plans:
                 board.misses.pop(uid, None)
             elif uid and board.misses[uid] >= MOST_MISSES:
                 board.misses.pop(uid)
                 self._memory.avoided[uid, hold.node_name] = now_s + AVOIDED_S
                 await self._parts.promises.drop([uid])
+
+    def _is_broken(self, uid: str) -> bool:
+        pod, promises = self._parts.pods.by_uid(uid), self._parts.promises
+        member = None if pod is None else self._member(pod)
+        return member is not None and bool(promises.broken(promises.of(uid), member.request.gpu.count))
 
     async def _give_back_orphans(self) -> None:
         """What was held for pods that are gone. Of one that is bound `holds/holding.py` ends it."""

@@ -141,6 +141,11 @@ class Roll:
         request = _request(pod)
         return request is not None and is_covered(request, self._parts.promises.of(uid))
 
+    def is_broken(self, pod: JsonObject) -> bool:
+        """Whether a GPU of its place is unhealthy or gone."""
+        request, promises = _request(pod), self._parts.promises
+        return request is not None and bool(promises.broken(promises.of(uid_of(pod)), request.gpu.count))
+
     def deadline(self, gang: Gang) -> datetime | None:
         """Of a gang that has places, or is bound in part. None: it may wait as long as it likes.
 

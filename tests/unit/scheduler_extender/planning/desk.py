@@ -14,6 +14,7 @@ from gpuloom.kube.client import PodBinding
 from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.kube.parse import format_time
+from gpuloom.model.gpu import Gpu, GpuHealth
 from gpuloom.model.ledger import Hold
 from gpuloom.model.node import PodRef
 from gpuloom.names import (
@@ -107,6 +108,8 @@ class Kubernetes:
     told: list[tuple[str, str, str]] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    """UUIDs of GPUs that are unhealthy."""
     leaders: list["Leader"] = field(default_factory=list)
     version: int = 0
 
@@ -173,6 +176,10 @@ class Kubernetes:
     def bound(self) -> dict[str, str]:
         found = ((name, pod["spec"].get("nodeName")) for name, pod in self.pods.items())
         return {name: node for name, node in found if node}
+
+    def gpu(self, uuid: str, index: int) -> Gpu:
+        health = GpuHealth.UNHEALTHY if uuid in self.broken else GpuHealth.HEALTHY
+        return a_gpu(uuid, index, health=health)
 
     # What the extender calls.
 
@@ -360,7 +367,7 @@ class Leader:
 
     def hear_facts(self) -> None:
         for name, cards in self.kubernetes.cards.items():
-            gpus = [a_gpu(f"GPU-{name}-{i}", i) for i in range(cards)]
+            gpus = [self.kubernetes.gpu(f"GPU-{name}-{i}", i) for i in range(cards)]
             self.state.observe_facts(f"uid-{name}", some_facts(name, *gpus))
 
     def offered(self, pod: str, without: Sequence[str] = ()) -> list[str]:
