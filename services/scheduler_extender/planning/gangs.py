@@ -243,9 +243,8 @@ class GangLoop:
         deadline = memory.deadline or self._clock.now() + timedelta(seconds=gang.membership.timeout_s)
         ttl_s = int((deadline - self._clock.now()).total_seconds()) + SLACK_S
         refs = {uid_of(pod): pod_ref(pod) for pod in pods}
-        beside = frozenset(hold.name for hold in self._parts.book.reserved(asker))
         refused = await self._parts.promises.make(
-            plan.seats, refs, REASON, max(ttl_s, SLACK_S), beside=beside
+            plan.seats, refs, REASON, max(ttl_s, SLACK_S), beside=self._parts.book.beside(asker)
         )
         if refused:
             return refused

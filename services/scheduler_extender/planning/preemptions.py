@@ -190,7 +190,7 @@ class PreemptionLoop:
             return False
         units = await in_slices(units_of(found.victims, wish.priority, found.protected), self._clock)
         plans: list[PreemptionPlan] = []
-        for domain in _domains(sites, wish.domain):
+        for domain in domains(sites, wish.domain):
             plan = await in_slices(
                 plan_preemption(members, Field(domain, units, without, budgets)), self._clock
             )
@@ -233,7 +233,7 @@ class PreemptionLoop:
         refs = {uid_of(pod): pod_ref(pod) for pod in wish.pods}
         reason, lasts_s = (GANG_REASON, wish.timeout_s + SLACK_S) if wish.gang else (REASON, HELD_S)
         saving_s = max(run_of(victim.pod.raw).grace_s for victim in plan.victims)
-        beside = frozenset(hold.name for hold in self._parts.book.reserved(grounds.asker))
+        beside = self._parts.book.beside(grounds.asker)
         promises = self._parts.promises
         refused = await promises.make(
             plan.seats, refs, reason, lasts_s + saving_s, allow_used=True, beside=beside
@@ -328,7 +328,7 @@ def _fits_somewhere(member: Member, sites: Mapping[str, Site]) -> bool:
     return any(not beside.refusals(site.node) for site in fitting)
 
 
-def _domains(sites: Mapping[str, Site], wish: DomainWish | None) -> list[dict[str, Site]]:
+def domains(sites: Mapping[str, Site], wish: DomainWish | None) -> list[dict[str, Site]]:
     """Where all of a gang may be together."""
     if wish is None or not wish.required:
         return [dict(sites)]
