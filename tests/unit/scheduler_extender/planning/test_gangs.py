@@ -101,6 +101,27 @@ async def test_a_size_may_come_from_the_owner(clock: FakeClock) -> None:
     assert phases(leader) == {"default/owned": Phase.RESERVED}
 
 
+async def test_a_pod_without_gpus_is_no_member_though_its_template_says_so(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    launcher = kubernetes.create("launcher", gang="a", size=2, node="n1")
+    launcher["spec"]["containers"][0]["resources"] = {}
+    launcher["spec"]["nodeName"] = "n1"
+    kubernetes.put(launcher)
+    workers = kubernetes.gang("a", 2, timeout_s=60)
+    kubernetes.delete(workers[1])
+    await leader.gangs.turn()
+    assert phases(leader) == {"default/a": Phase.INCOMPLETE}
+    await clock.advance(61.0)
+    await leader.gangs.turn()
+    assert kubernetes.evicted == []
+
+    kubernetes.create(workers[1], gang="a", size=2)
+    leader.hear_facts()
+    await leader.gangs.turn()
+
+    assert set((await leader.schedule(*workers)).values()) == {""}
+
+
 async def test_a_reservation_that_fails_half_way_leaves_nothing(clock: FakeClock) -> None:
     kubernetes, leader = a_cluster(clock)
     names = kubernetes.gang("a", 4)
