@@ -111,11 +111,14 @@ class GangLoop:
         return [] if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
 
     async def _end(self, gang: Gang) -> None:
-        """Evict what is bound, then give the places back. Nothing of it can be bound meanwhile."""
+        """Evict what is bound, then give the places back. Nothing of it can be bound meanwhile.
+
+        Where enough is bound that stays, and only those too many lose their places.
+        """
         why = f"gang {gang.name} was not bound whole in time; all of it leaves"
         # A Binding whose outcome is not known may still be applied: then its pod has to leave, too.
         left = bool(gang.in_flight)
-        for pod in gang.placed:
+        for pod in () if gang.is_whole else gang.placed:
             self._parts.announcer.tell(pod, "GangEvicted", why, warning=True)
             try:
                 refused = await self._parts.evictions.evict(pod_ref(pod))
@@ -134,7 +137,8 @@ class GangLoop:
         memory.pauses += 1
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(memory.pauses - 1, 10))
         memory.paused_until_s = self._clock.monotonic() + pause_s
-        gang.placed.clear()
+        if not gang.is_whole:
+            gang.placed.clear()
         _log.warning("gang ended", extra={"gang": gang.name, "pause_s": pause_s})
 
     async def _give_back_useless(self, gang: Gang) -> None:

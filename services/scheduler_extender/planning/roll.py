@@ -153,8 +153,8 @@ class Roll:
         """
         memory = self.memory[gang.name]
         holds = self.holds(gang)
-        is_whole = not gang.unsettled and (gang.present >= gang.size or memory.deadline is None)
-        if is_whole or not (holds or gang.has_begun):
+        is_whole = gang.is_whole or not (gang.unsettled or (gang.size and memory.deadline is not None))
+        if not holds and (is_whole or not gang.has_begun):
             memory.deadline = None
             return None
         expiries = [hold.expires for hold in holds if hold.expires is not None]

@@ -527,3 +527,51 @@ async def test_others_run_between_any_two_gangs() -> None:
     await leader.preemptions.turn()
 
     assert max(Counter(looked).values()) <= 3
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["one leader", "a leader is killed"])
+async def test_a_gang_that_has_all_its_pods_does_not_leave_for_one_more(
+    clock: FakeClock, killed: bool
+) -> None:
+    """As a rollout makes one, or somebody who wants more workers than the gang needs."""
+    kubernetes, leader = a_cluster(clock, n1=4)
+    names = kubernetes.gang("a", 4, timeout_s=60)
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    kubernetes.create("more", gang="a", size=4, timeout_s=60)
+    await leader.gangs.turn()
+    if killed:
+        leader.die()
+        leader = Leader(kubernetes, clock)
+    for _ in range(3):
+        await clock.advance(61.0)
+        await leader.gangs.turn()
+
+    assert kubernetes.evicted == []
+    assert phases(leader) == {"default/a": Phase.WAITING}
+    kubernetes.delete(names[0])
+    await leader.released()
+    await leader.gangs.turn()
+    assert await leader.schedule("more") == {"more": ""}
+
+
+async def test_a_pod_too_many_that_is_not_bound_in_time_gives_its_place_back_alone(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4, timeout_s=60)
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    kubernetes.create("more", gang="a", size=4, timeout_s=60)
+    await leader.gangs.turn()
+    assert leader.offered("more")
+
+    await clock.advance(61.0)
+    await leader.gangs.turn()
+
+    assert kubernetes.evicted == []
+    assert leader.offered("more") == []
+    await leader.holding.tidy()
+    assert not kubernetes.holds.objects
+    await clock.advance(31.0)
+    leader.hear_facts()
+    await leader.gangs.turn()
+    assert await leader.schedule("more") == {"more": ""}
