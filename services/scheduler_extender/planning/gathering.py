@@ -4,7 +4,8 @@ Single pods take what becomes free, so a large gang might never find all of its 
 gangs that have waited for `after_s` the first is kept the places that are likely to be free soonest: their
 devices are held for it beside those who still use them. Nobody is evicted; pods of higher priority pass.
 It lasts until the gang has places, anywhere, and at most for `after_s` or half the time that it had waited.
-Then nothing is kept for this gang for twice as long, so that what it can't have is not idle for good.
+Then nothing is kept for this gang for twice as long, so that what it can't have is not idle for good. While
+somebody would have to end who has run for longer already, nothing is kept: he is likely to go on.
 All of it is in the GPUHolds, whose expiry is its end: a new leader goes on where the one before ended.
 """
 
@@ -154,9 +155,9 @@ class GatheringLoop:
         self._again_s[gang.name] = now_s + self._parts.after_s
         members = [found for pod in gang.waiting if (found := member_of(pod, self._parts.book)) is not None]
         plan = await self._plan(gang, members) if len(members) == len(gang.waiting) else None
-        if plan is None or not plan.units:
-            return
         lasts_s = min(MOST_KEPT_S, max(self._parts.after_s, self._waited_s(gang) / 2))
+        if plan is None or not plan.units or self._is_in_vain(plan, lasts_s):
+            return
         refused = await self._parts.promises.take(self._wanted(gang, plan), int(lasts_s), allow_used=True)
         if refused:
             self._again_s[gang.name] = now_s + TRIED_AGAIN_S
@@ -165,6 +166,11 @@ class GatheringLoop:
         self._again_s[gang.name] = now_s + 3 * lasts_s
         self._parts.book.kept_for = KeptFor(_key(gang.name), gang.priority)
         self._tell(gang, plan, self._clock.now() + timedelta(seconds=lasts_s))
+
+    def _is_in_vain(self, plan: PreemptionPlan, lasts_s: float) -> bool:
+        """Whether somebody has run for longer already than he would be waited for now."""
+        now = self._clock.now()
+        return any(_age_s(victim, now) > lasts_s for victim in plan.victims)
 
     async def _plan(self, gang: Gang, members: Sequence[Member]) -> PreemptionPlan | None:
         """Where it has room once the fewest have left of those that are likely to leave soonest."""
@@ -233,10 +239,15 @@ def _key(gang: str) -> str:
 
 def _by_age(victim: Victim, now: datetime) -> Victim:
     """Who has run for long goes on for long, as far as anybody can tell; about as long counts as equal."""
+    age = int(_age_s(victim, now)).bit_length()
+    return replace(victim, pod=replace(victim.pod, priority=age), lost_nano_usd=0)
+
+
+def _age_s(victim: Victim, now: datetime) -> float:
+    """0 for one that is about to go, too."""
     run = run_of(victim.pod.raw)
     since = run.started or run.bound
-    age_s = 0 if since is None or run.is_about_to_go(now) else int((now - since).total_seconds())
-    return replace(victim, pod=replace(victim.pod, priority=max(0, age_s).bit_length()), lost_nano_usd=0)
+    return 0.0 if since is None or run.is_about_to_go(now) else max(0.0, (now - since).total_seconds())
 
 
 def _fits(member: Member, site: Site) -> bool:

@@ -134,25 +134,32 @@ async def test_pods_that_have_run_for_longest_are_not_waited_for(clock: FakeCloc
     assert {stream.kubernetes.bound()[name] for name in gang} == {"n1"}
 
 
-async def test_what_can_not_be_had_is_not_kept_for_good_but_tried_for_longer_each_time(
-    clock: FakeClock,
-) -> None:
+async def test_nothing_is_idle_for_a_gang_that_waits_for_a_pod_without_end(clock: FakeClock) -> None:
     stream = Stream(Kubernetes({"n1": 2}), clock, FOR_EVER_S)
     await stream.fill()
-    first = next(iter(stream.ends_s))
-    stream.ends_s[first] = AFTER_S + STEP_S
+    stream.ends_s[next(iter(stream.ends_s))] = 310.0
     stream.lasts_s = 62.0
     gang = stream.kubernetes.gang("large", 1, cards=2)
-    idle: list[bool] = []
 
     for _ in range(400):
         await stream.step(*gang)
-        idle.append(stream.leader.free_cards() > 0 or len(stream.kubernetes.bound()) < 2)
+        assert not stream.kept()
+        assert stream.leader.free_cards() == 0
 
-    windows = "".join("k" if each else "." for each in idle).strip(".").split(".")
-    lengths = [len(each) for each in windows if each]
-    assert len(lengths) >= 3
-    assert lengths == sorted(lengths)
+
+@pytest.mark.parametrize("lasts_s", [2000.0, 7000.0])
+async def test_for_pods_that_take_longer_it_is_kept_for_longer_and_idle_for_half_of_the_time_at_most(
+    clock: FakeClock, lasts_s: float
+) -> None:
+    stream = await a_stream(clock, lasts_s, n1=4)
+    gang = stream.kubernetes.gang("large", 1, cards=4)
+    idle: list[bool] = []
+
+    while gang[0] not in stream.kubernetes.bound():
+        await stream.step(*gang)
+        idle.append(stream.leader.free_cards() > 0 or len(stream.kubernetes.bound()) < 4)
+
+    assert len(idle) * STEP_S <= 5 * lasts_s
     assert idle.count(True) <= len(idle) * 0.55
 
 
