@@ -10,7 +10,8 @@ All of it is in the GPUHolds, whose expiry is its end: a new leader goes on wher
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -79,7 +80,7 @@ class GatheringLoop:
         waiting = {each.name: each for each in self._parts.gangs.reports if each.phase == Phase.WAITING}
         self._again_s = {name: at_s for name, at_s in self._again_s.items() if name in waiting}
         kept = await self._still_needed(waiting)
-        owner = next((name for name in sorted(waiting) if kept and is_kept_for(name, kept[0])), "")
+        owner = _owner(kept[0], _by_key(waiting)) if kept else ""
         if owner:
             self._parts.book.kept_for = KeptFor(_key(owner), waiting[owner].priority)
             await self._let_pass(kept, waiting[owner].priority)
@@ -90,16 +91,19 @@ class GatheringLoop:
                 await self._begin(gang)
                 return
 
-    async def _still_needed(self, waiting: Mapping[str, object]) -> list[Hold]:
+    async def _still_needed(self, waiting: Iterable[str]) -> list[Hold]:
         """What is kept for a gang that still waits, and was not promised to any pod since."""
         promises = self._parts.promises.all()
         kept = [hold for hold in promises if hold.owner.kind == GANG_OWNER]
-        promised = [hold for hold in promises if hold.owner.kind != GANG_OWNER]
+        by_key = _by_key(waiting) if kept else {}
+        promised: defaultdict[str, list[Hold]] = defaultdict(list)
+        for hold in promises if kept else ():
+            if hold.owner.kind != GANG_OWNER:
+                promised[hold.node_name].append(hold)
         over = [
             hold
             for hold in kept
-            if not any(is_kept_for(name, hold) for name in waiting)
-            or conflicting([each for each in promised if each.node_name == hold.node_name], hold)
+            if not _owner(hold, by_key) or conflicting(promised[hold.node_name], hold) is not None
         ]
         over += self._parts.promises.broken(hold for hold in kept if hold not in over)
         await self._parts.promises.give_back([hold.name for hold in over])
@@ -223,9 +227,17 @@ class GatheringLoop:
         _log.info("places kept for a gang", extra={"gang": gang.name, "nodes": nodes})
 
 
-def is_kept_for(gang: str, hold: Hold) -> bool:
-    """By its name, because gangs of one LeaderWorkerSet share the owner."""
-    return hold.name == _hold_name(gang, hold.device)
+def _by_key(gangs: Iterable[str]) -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(gangs):
+        found[_key(name)].append(name)
+    return found
+
+
+def _owner(hold: Hold, by_key: Mapping[str, Sequence[str]]) -> str:
+    """Of these gangs the one that it is kept for, by its name: groups of a LeaderWorkerSet share the key."""
+    names = by_key.get(f"{hold.owner.namespace}/{hold.owner.name}", ())
+    return next((name for name in names if hold.name == _hold_name(name, hold.device)), "")
 
 
 def _hold_name(gang: str, device: AllocatedDevice | None) -> str:
