@@ -210,6 +210,7 @@ async def test_whoever_may_list_pods_in_some_namespaces_sees_those_everywhere() 
             await fed.tell()
             _, _, delta = await next_event(stream)
             assert delta["set"] == {"pods": {"d": {"namespace": "mine"}}}
+            assert delta["gone"] == {"pods": ["a"]}
 
 
 async def test_a_stream_ends_when_its_token_is_no_longer_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
