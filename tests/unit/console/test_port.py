@@ -185,6 +185,31 @@ async def test_a_token_is_shown_once_and_kept_where_no_script_reads_it() -> None
             assert await answer.json() == {"name": "ann", "namespaces": None, "can_log_out": True}
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", b"x"),
+        ("multipart/form-data; boundary=b", b"no part"),
+        ("application/x-www-form-urlencoded; charset=none-such", b"token=x"),
+        ("application/x-www-form-urlencoded", b"token=\xff\xfe"),
+    ],
+)
+async def test_a_form_that_cannot_be_read_is_refused(kind: str, body: bytes) -> None:
+    fed = Fed()
+    gate = a_token_gate(Kubernetes({}, {}), fed)
+    async with (
+        a_console(fed, gate) as (_, session),
+        session.post("/login", data=body, headers={"Content-Type": kind}) as answer,
+    ):
+        assert answer.status == 400
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_a_method_that_is_not_allowed_is_told_which_are() -> None:
+    async with a_console(Fed()) as (_, session), session.delete("/api/state") as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+
+
 async def test_whoever_may_list_pods_in_some_namespaces_sees_those_everywhere() -> None:
     fed = Fed()
     fed.pods = {"a": {"namespace": "mine"}, "b": {"namespace": "theirs"}}
