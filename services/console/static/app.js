@@ -161,6 +161,7 @@ window.addEventListener("hashchange", () => {
   if (!document.activeElement?.closest("input, select, textarea, dialog")) main.focus({ preventScroll: true });
 });
 setInterval(() => {
+  store.checkHeard();
   refreshTimes(document);
   showStanding();
 }, 1000);

@@ -96,6 +96,16 @@ async def test_changes_come_as_deltas_and_a_reader_goes_on_where_it_was() -> Non
             assert (kind, delta["after"], delta["gone"]) == ("delta", newer, {"pods": ["a"]})
 
 
+async def test_a_page_hears_that_it_is_still_connected_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.01)
+    async with a_console(Fed()) as (_, session), session.get("/api/events") as stream:
+        found = [await next_event(stream) for _ in range(3)]
+
+    assert [(kind, version) for kind, version, _ in found[1:]] == [("beat", "")] * 2
+
+
 @pytest.mark.parametrize("version", ["other.1", "", "nonsense", "x.999999999999999999999"])
 async def test_a_reader_with_a_version_of_another_run_begins_anew(version: str) -> None:
     fed = Fed()
