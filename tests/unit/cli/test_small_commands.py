@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuloom.cli.completion import Shell, completion_script
+from gpuloom.cli.completion import PROGRAMS, Shell, completion_script, completion_variable
 from gpuloom.cli.events import event_lines, event_rows
 from gpuloom.cli.forwarding import Target, targets_of
 from gpuloom.cli.output import Output, rendered
@@ -100,6 +100,40 @@ def test_completion_scripts_are_ones_their_shell_can_read(shell: Shell) -> None:
     assert "_GPU_AUTOSCALER_COMPLETE" in script
     if program := shutil.which(shell.value):
         subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=30)  # noqa: S603
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        (Shell.BASH, {"COMP_WORDS": "{} st", "COMP_CWORD": "1"}),
+        (Shell.ZSH, {"_TYPER_COMPLETE_ARGS": "{} st"}),
+        (
+            Shell.FISH,
+            {"_TYPER_COMPLETE_ARGS": "{} st", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        ),
+    ],
+)
+def test_what_the_script_of_a_shell_asks_for_is_answered(
+    program: str, shell: Shell, line: dict[str, str]
+) -> None:
+    variable = completion_variable(program)
+    assert variable in completion_script(program, shell)
+    asked = {name: text.format(program) for name, text in line.items()}
+    environment = {**os.environ, **asked, variable: f"complete_{shell}"}
+
+    done = subprocess.run(
+        (sys.executable, "-m", "gpuloom.cli.main"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "status" in done.stdout
+    assert "Usage" not in done.stdout
 
 
 def test_yaml_says_what_json_says() -> None:
