@@ -35,6 +35,7 @@ from gpuloom.sim.run_directory import open_run_directory
         (["walk"], "gpuloom: No such command 'walk'"),
         (["autoscaler"], "gpuloom autoscaler: Missing command. (see gpuloom autoscaler --help)"),
         (["reserve"], "gpuloom reserve: Missing command. (see gpuloom reserve --help)"),
+        (["events", "--for", "train-0"], "gpuloom: --for is KIND/NAME, as pod/train-0, not train-0"),
         (["explain", "pod", ""], "gpuloom: name a pod as NAMESPACE/NAME, not ''"),
     ],
 )

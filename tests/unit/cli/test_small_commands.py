@@ -57,6 +57,9 @@ def test_events_are_chosen_by_object_and_kind_and_a_wrong_time_breaks_nothing() 
     ]
 
     assert len(event_rows(found, "Pod/a", warnings_only=True)) == 1
+    # As the table writes it.
+    assert len(event_rows(found, "team/pod/a", warnings_only=True)) == 1
+    assert event_rows(found, "other/pod/a", warnings_only=False) == []
     assert len(event_rows(found, "", warnings_only=False)) == 3
 
 
