@@ -174,10 +174,11 @@ class Tracker:
         if claim is None:
             return
         found = PodInterval(uid, node_uid, start_ns, None, claim)
+        metadata = metadata_of(pod)
+        # Also of one that was restored: intervals are kept without names.
+        self.names[uid] = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
         if found != known:
             self.pods[uid] = found
-            metadata = metadata_of(pod)
-            self.names[uid] = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
             first_ns = start_ns if known is None else min(start_ns, known.start_ns)
             self._pending.pods.append(PodChange(found, self._identity(pod), (first_ns, now_ns)))
 
