@@ -35,6 +35,8 @@ Result = TypeVar("Result")
 
 MIGRATIONS = Migrations("cost_engine", Path(__file__).parent / "migrations")
 DIRTY_A_PASS = 2000
+MOST_OUTAGE_NS = 366 * DAY_NS
+"""So far back hours are made up for: a clock that was wrong once must not ask for half a century of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,10 @@ class CostStore:
 
     async def compute(self, book: PriceBook, now_ns: int, *, grow: bool = True) -> int:
         """Bring costs up to date; `grow`: also the hour that lasts. How many node hours were computed."""
-        oldest_ns = self._oldest_ns(now_ns)
         if grow:
-            await self.write(lambda session: costs.mark_open(session, now_ns, oldest_ns))
+            # A bill needs no windows: after a long outage it is made up for, with use that is not known.
+            unseen_ns = hour_of(now_ns - MOST_OUTAGE_NS)
+            await self.write(lambda session: costs.mark_open(session, now_ns, unseen_ns))
         how = costs.Computation(book, now_ns, self.settings.gpu_permille)
         done = 0
         while True:
@@ -155,10 +158,13 @@ class CostStore:
         return await self._database.read(lambda session: costs.has_marks(session, start_ns, end_ns))
 
     async def expire(self, now_ns: int) -> None:
-        """Drop what is older than it is to be kept. Sums by day stay."""
-        raw_ns = now_ns - self.settings.raw_retention_ns
+        """Drop what is older than it is to be kept, and not needed any more. Sums by day stay."""
+        due_ns = await self._database.read(costs.earliest_due_ns)
+        due_ns = now_ns if due_ns is None else due_ns
+        raw_ns = min(now_ns - self.settings.raw_retention_ns, due_ns)
         # A day of which an hour may be computed again is summed up anew from all its hours.
-        hourly_ns = min(hour_of(now_ns - self.settings.hourly_retention_ns), day_of(self._oldest_ns(now_ns)))
+        again_ns = day_of(min(self._oldest_ns(now_ns), due_ns))
+        hourly_ns = min(hour_of(now_ns - self.settings.hourly_retention_ns), again_ns)
         await self._database.write(lambda session: usage.drop_before(session, raw_ns))
         await self._database.write(lambda session: costs.drop_hours_before(session, hourly_ns))
 

@@ -353,6 +353,29 @@ async def test_hours_in_which_nobody_computed_are_computed_when_somebody_does_ag
     assert (await totals(store))[()].cost == bill(book)
 
 
+@pytest.mark.parametrize("hourly_days", [1, 400])
+async def test_an_outage_longer_than_windows_are_kept_loses_no_bill(
+    database: Database, hourly_days: int
+) -> None:
+    store = CostStore(database, StoreSettings(hourly_retention_ns=hourly_days * DAY_NS))
+    await store.open()
+    book = await prepared(store)
+    await store.compute(book, NOW_NS)
+    await store.ingest([a_batch(windows(1, 180))], NOW_NS)
+    later = START_NS + 12 * DAY_NS
+
+    await store.expire(later)
+    await store.compute(book, later)
+    await store.expire(later + DAY_NS)
+    await store.compute(book, later + DAY_NS)
+
+    facts = await store.facts(Window(START_NS, later, DAY_NS), frozenset())
+    found = total(grouped(facts, ()))
+    assert found.cost == bill_of(a_node().interval, START_NS, later, book)
+    # What was read in the last minute before the outage was used all the same.
+    assert found.used > 0
+
+
 async def test_a_leader_of_an_earlier_term_can_not_write(store: CostStore, database: Database) -> None:
     await store.begin_term(START_NS)
     book = await prepared(store)
