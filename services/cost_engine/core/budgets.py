@@ -143,6 +143,18 @@ def crossings(budget: CostBudget, period: Period, spend: int) -> list[Crossing]:
     ]
 
 
+def is_outdated(budget: CostBudget, spend: int, noted: tuple[str, int, int]) -> bool:
+    """Whether a crossing that was noted is none of the budget as it is now: the next one is news again.
+
+    `noted`: the alert, its threshold and the limit, then. A limit that is lowered, or raised to less than
+    what is spent, leaves it as it is.
+    """
+    name, percent, limit = noted
+    now = next((alert.threshold_percent for alert in budget.spec.alerts if alert.name == name), percent)
+    present = budget.spec.limit_nano_usd
+    return now != percent or (limit != present and spend * 100 < present * now)
+
+
 def _free_name(budget: CostBudget) -> str:
     """Of the alert at the limit that nobody asked for: an alert that is named like it must not hide it."""
     names = {alert.name for alert in budget.spec.alerts}

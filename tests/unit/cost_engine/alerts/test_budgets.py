@@ -237,6 +237,43 @@ async def test_an_alert_called_limit_does_not_hide_that_the_limit_is_reached(sta
     assert len(engine.verdicts()) == 1
 
 
+async def test_a_limit_that_is_raised_is_a_new_one_to_be_told_of_and_has_a_grace_of_its_own(
+    stage: Stage,
+) -> None:
+    low, high = (a_budget(limit, action="block", grace=30) for limit in (10.0, 40.0))
+    await stage.after(1, stage.an_engine(low))
+    assert sorted(stage.outside.sent) == ["hard", "soft"]
+
+    engine = stage.an_engine(high)
+    await stage.after(1, engine)
+    assert sorted(stage.outside.sent) == ["hard", "soft"]
+    await stage.after(2, engine)
+
+    assert sorted(stage.outside.sent) == sorted(stage.outside.events) == ["hard", "hard", "soft", "soft"]
+    assert engine.verdicts() == []
+    await stage.after(0.6, engine)
+    assert len(engine.verdicts()) == 1
+    # Lower again: it was told of, and is exceeded since then.
+    engine = stage.an_engine(a_budget(20.0, action="block", grace=30))
+    await stage.after(0.1, engine)
+    assert (len(engine.verdicts()), len(stage.outside.sent)) == (1, 4)
+
+
+async def test_a_threshold_that_is_moved_to_the_limit_hides_from_nobody_that_it_is_reached(
+    stage: Stage,
+) -> None:
+    budget = a_budget(10.0, action="block")
+    budget["spec"]["alerts"] = [{"name": "only", "thresholdPercent": 50}]
+    await stage.after(0.6, stage.an_engine(budget))
+    budget["spec"]["alerts"] = [{"name": "only", "thresholdPercent": 100}]
+    engine = stage.an_engine(budget)
+
+    await stage.after(0.6, engine)
+
+    assert len(engine.verdicts()) == 1
+    assert stage.outside.sent == ["only", "only"]
+
+
 @pytest.mark.parametrize("action", ["block", "throttle"])
 async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(
     stage: Stage, action: str
@@ -429,4 +466,4 @@ async def test_a_webhook_gets_the_message_of_slack_or_json_and_an_error_counts_a
         await WebhookChannel("json", url, json_body).send(crossing)
     await runner.cleanup()
     assert got[0] == {"text": crossing.text}
-    assert (got[1]["id"], got[1]["spendUsd"]) == ("b1-0-soft", "9.000000000")
+    assert (got[1]["id"], got[1]["spendUsd"]) == ("b1-0-soft-80-10000000000", "9.000000000")
