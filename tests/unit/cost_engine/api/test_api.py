@@ -4,14 +4,16 @@ import csv
 import io
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 
+from gpuloom.clients.cost import query_costs
 from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import Resource
@@ -21,9 +23,10 @@ from gpuloom.model.money import nano_usd
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
+from gpuloom.v1 import cost_engine_pb2 as pb
 from services.cost_engine.api.exports import Exports
 from services.cost_engine.api.http import CostHttp
-from services.cost_engine.api.queries import Queries
+from services.cost_engine.api.queries import Queries, ns_of
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.core.exports import FOCUS_COLUMNS, ExportContext, focus_row
 from services.cost_engine.core.grouping import Amounts, CostFact
@@ -38,8 +41,9 @@ from services.cost_engine.core.intervals import (
 )
 from services.cost_engine.core.opencost import allocation_request
 from services.cost_engine.core.prices import Price, Source
-from services.cost_engine.core.tracking import NodeChange, PodChange
+from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
 from services.cost_engine.ingest.consumer import now_ns
+from services.cost_engine.server import CostEngineServer
 from services.cost_engine.store.store import CostStore, FactChanges, StoreSettings
 
 START = datetime(2026, 6, 20, 5, tzinfo=UTC)
@@ -140,6 +144,60 @@ async def test_a_summary_has_the_present_rate_for_a_month_that_it_names(queries:
 async def test_what_can_not_be_asked_is_refused(queries: Queries, asked: CostQuestion) -> None:
     with pytest.raises(InvalidRequestError):
         await queries.costs(asked)
+
+
+class Direct:
+    """A channel to the service without a network. `between` is done before every part but the first."""
+
+    def __init__(self, queries: Queries, between: Callable[[], Awaitable[object]]) -> None:
+        parts = None, queries._store, queries._clock
+        self._server = CostEngineServer(queries, None, None, parts, lambda: True)  # type: ignore[arg-type]
+        self._between = between
+
+    def stub(self, _: object) -> "Direct":
+        return self
+
+    async def QueryCosts(self, request: pb.QueryCostsRequest, timeout: float) -> pb.QueryCostsResponse:
+        if request.page_token:
+            await self._between()
+        return await self._server.QueryCosts(request, None)
+
+
+async def test_parts_are_of_one_answer_however_costs_change_while_they_are_read(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cost_engine.server.MAX_PAGE", 2)
+    store, now, start = queries._store, now_ns(queries._clock), ns_of(START)
+    await store.save_facts(FactChanges(gaps=[Gap("n-a", "p-a", start, start + HOUR_NS, "lost")]), now)
+    changes = 0
+
+    async def somebody_new() -> None:
+        nonlocal changes
+        if changes == 2:
+            return
+        changes += 1
+        claim = Claim(UNITS_PER_GPU // 8, 1, "share")
+        interval = PodInterval(f"new-{changes}", "n-a", start, start + HOUR_NS, claim)
+        identity = PodIdentity(f"new-{changes}", f"a{changes}", "web")
+        change = PodChange(interval, identity, (start, start + HOUR_NS))
+        await store.save_facts(FactChanges(pods=[change]), now)
+        await store.compute(await store.book(), now)
+
+    asked = CostQuestion(START, START + timedelta(hours=HOURS), "all", ("namespace",))
+    answer = await query_costs(Direct(queries, somebody_new), asked)  # type: ignore[arg-type]
+
+    names = [line.group[0] for line in answer.lines]
+    assert sorted(set(names)) == names == ["__host__", "__idle__", "a1", "a2", "team-a", "team-b"]
+    assert sum(line.amounts.cost for line in answer.lines) == answer.total.cost
+    assert [gap.reason for gap in answer.gaps] == ["lost"]
+
+
+@pytest.mark.parametrize("token", ["x", "-1", "1" * 10, "٣.x", "2." + "0" * 17])
+async def test_a_token_that_is_none_is_refused(queries: Queries, token: str) -> None:
+    server = Direct(queries, AsyncMock())
+
+    with pytest.raises(InvalidRequestError):
+        await server.QueryCosts(pb.QueryCostsRequest(page_token=token), 1.0)
 
 
 async def exported(queries: Queries, form: str) -> str:
