@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -31,6 +32,7 @@ from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.core.exports import FOCUS_COLUMNS, ExportContext, focus_row
 from services.cost_engine.core.grouping import Amounts, CostFact
 from services.cost_engine.core.intervals import (
+    DAY_NS,
     HOUR_NS,
     UNITS_PER_GPU,
     Claim,
@@ -192,6 +194,27 @@ async def test_parts_are_of_one_answer_however_costs_change_while_they_are_read(
     assert [gap.reason for gap in answer.gaps] == ["lost"]
 
 
+async def test_where_hours_are_dropped_whole_days_are_told_and_never_half_of_one(queries: Queries) -> None:
+    """In an installation that keeps hours for 32 days, 40 days later."""
+    store, clock = queries._store, queries._clock
+    kept = replace(store.settings, hourly_retention_ns=32 * DAY_NS)
+    store.settings = kept
+    await clock.advance(40 * 86_400)  # type: ignore[attr-defined]
+    await store.compute(await store.book(), now_ns(clock))
+    whole = (await queries.costs(CostQuestion(START, clock.now(), "day"))).total.cost
+    await store.expire(now_ns(clock))
+
+    asked = CostQuestion(START + timedelta(hours=3), clock.now())
+    answer, summary = await queries.costs(asked), await queries.summary(await store.book())
+    early = await queries.costs(CostQuestion(START + timedelta(hours=3), START + timedelta(hours=5)))
+
+    assert answer.total.cost == summary.total.cost == whole
+    assert early.window.end_ns - early.window.start_ns == DAY_NS
+    assert early.total.cost == 19 * 4_260_000_001
+    with pytest.raises(InvalidRequestError, match="kept for 32 days"):
+        await queries.costs(CostQuestion(START, START + timedelta(hours=3), "hour"))
+
+
 @pytest.mark.parametrize("token", ["x", "-1", "1" * 10, "٣.x", "2." + "0" * 17])
 async def test_a_token_that_is_none_is_refused(queries: Queries, token: str) -> None:
     server = Direct(queries, AsyncMock())
@@ -322,6 +345,10 @@ def test_opencosts_clients_are_understood_as_it_understands_them() -> None:
     assert asked_for(window="1769904000,1772323200") == february
     with pytest.raises(ValueError, match="step must be"):
         asked_for(window="9d", step="3d")
+    assert asked_for(window="9d", includeIdle="true", filter="").filters == {}
+    for other in ("filter", "filterLabels", "filterNodes"):
+        with pytest.raises(ValueError, match=f"{other} is not understood"):
+            asked_for(window="9d", **{other: 'namespace:"a"'})
 
 
 async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts_their_token(
