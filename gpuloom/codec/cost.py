@@ -273,10 +273,7 @@ def verdict_to_proto(verdict: BudgetVerdict) -> pb.BudgetVerdict:
         budget=verdict.budget,
         action=verdict.action,
         reason=verdict.reason,
-        matchers=[
-            pb.PodMatcher(namespaces=matcher.namespaces, labels=dict(matcher.labels))
-            for matcher in verdict.matchers
-        ],
+        matchers=map(_matcher_to_proto, verdict.matchers),
     )
 
 
@@ -289,9 +286,21 @@ def verdicts_from_proto(message: pb.ListBudgetVerdictsResponse) -> tuple[BudgetV
             each.action,
             each.reason[:MAX_TEXT],
             tuple(
-                PodMatcher(tuple(matcher.namespaces), tuple(sorted(matcher.labels.items())))
+                PodMatcher(*_patterns(matcher), tuple(PodMatcher(*_patterns(one)) for one in matcher.unless))
                 for matcher in each.matchers
             ),
         )
         for each in message.verdicts
     )
+
+
+def _matcher_to_proto(matcher: PodMatcher) -> pb.PodMatcher:
+    return pb.PodMatcher(
+        namespaces=matcher.namespaces,
+        labels=dict(matcher.labels),
+        unless=map(_matcher_to_proto, matcher.unless),
+    )
+
+
+def _patterns(message: pb.PodMatcher) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    return tuple(message.namespaces), tuple(sorted(message.labels.items()))

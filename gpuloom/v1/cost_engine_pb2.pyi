@@ -817,6 +817,7 @@ class PodMatcher(_message.Message):
 
     NAMESPACES_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    UNLESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Patterns of which any must match the namespace, as of a shell. Empty: all."""
@@ -825,15 +826,20 @@ class PodMatcher(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Patterns that must all match the pod's labels."""
 
+    @_builtins.property
+    def unless(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodMatcher]:
+        """Pods that one of these matches are not meant: another team pays for them."""
+
     def __init__(
         self,
         *,
         namespaces: _abc.Iterable[_builtins.str] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        unless: _abc.Iterable[Global___PodMatcher] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "namespaces", b"namespaces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "namespaces", b"namespaces", "unless", b"unless"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

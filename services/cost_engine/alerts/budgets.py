@@ -118,11 +118,9 @@ class Budgets:
         for _, standing in sorted(self._standings.items()):
             verdict = verdict_of(standing, self._rules.rules, now)
             if verdict is not None:
-                matchers = tuple(
-                    model.PodMatcher(each.namespaces, tuple(sorted(each.labels.items())))
-                    for each in verdict.matchers
+                found.append(
+                    model.BudgetVerdict(verdict.budget, verdict.action, verdict.reason, verdict.matchers)
                 )
-                found.append(model.BudgetVerdict(verdict.budget, verdict.action, verdict.reason, matchers))
         return found
 
     async def look(self) -> None:

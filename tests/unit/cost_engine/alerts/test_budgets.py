@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from gpuloom.codec.cost import verdict_to_proto, verdicts_from_proto
 from gpuloom.errors import ConflictError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.budget import AlertChannel as ChannelSpec
@@ -20,6 +21,7 @@ from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.config import load_config
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
+from gpuloom.v1 import cost_engine_pb2 as pb
 from services.cost_engine.alerts.budgets import MAX_SENDS, SEND_S, Budgets
 from services.cost_engine.alerts.channels import (
     ConfiguredChannels,
@@ -313,6 +315,34 @@ async def test_a_team_pays_its_part(stage: Stage, tmp_path: Path) -> None:
     await stage.after(2, engine)
 
     assert engine.reports()[0].spend == 6 * 10**9
+
+
+async def test_pods_that_another_team_pays_for_are_not_stopped(stage: Stage, tmp_path: Path) -> None:
+    """As costs are told: the first rule that matches decides."""
+    rules = tmp_path / "teams.toml"
+    rules.write_text(
+        '[[rule]]\nnamespaces = ["far"]\nteams = { c = 1 }\n'
+        '[[rule]]\npools = ["own"]\nteams = { c = 1 }\n'
+        '[[rule]]\nlabels = { gpu-project = "s*" }\nteams = { b = 1 }\n'
+        '[[rule]]\nnamespaces = ["lab-b"]\nteams = { b = 1, a = 1 }\n'
+        '[[rule]]\nnamespaces = ["lab*"]\nteams = { a = 1 }\n'
+    )
+    engine = stage.an_engine(a_budget(1.0, action="block", teams=["a"]), rules=rules)
+    other = a_budget(1.0, action="block", teams=["b"], labels={"gpu-project": "x"})
+    await stage.after(2, engine)
+
+    told = pb.ListBudgetVerdictsResponse(verdicts=map(verdict_to_proto, engine.verdicts()))
+    (verdict,) = verdicts_from_proto(told)
+
+    assert verdict.stops("lab", {})
+    assert verdict.stops("lab", {"gpu-project": "x"})
+    assert not verdict.stops("lab", {"gpu-project": "search"})
+    assert verdict.stops("lab-b", {})
+    assert not verdict.stops("lab-b", {"gpu-project": "search"})
+    assert [len(matcher.unless) for matcher in verdict.matchers] == [1, 1]
+    elsewhere = stage.an_engine(other, rules=rules)
+    await stage.after(0.1, elsewhere)
+    assert elsewhere.verdicts() == []
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=48), st.integers(1, 400))
