@@ -15,6 +15,7 @@ from gpuloom.model.cost import (
     CostQuestion,
     CostSummary,
     MechanismSaving,
+    NodePrice,
     PodMatcher,
     PriceEntry,
     PriceList,
@@ -231,7 +232,16 @@ def prices_from_proto(message: pb.ListPricesResponse) -> PriceList:
                 fetched,
             )
         )
-    return PriceList(tuple(entries), tuple(message.missing))
+    if any(node.nano_usd_per_hour <= 0 for node in message.nodes):
+        raise InvalidRequestError("the price of a node must be above 0")
+    nodes = (NodePrice(node.node_uid, node.nano_usd_per_hour, node.quality) for node in message.nodes)
+    return PriceList(tuple(entries), tuple(message.missing), tuple(nodes))
+
+
+def node_price_to_proto(price: NodePrice) -> pb.NodePrice:
+    return pb.NodePrice(
+        node_uid=price.node_uid, nano_usd_per_hour=price.nano_usd_per_hour, quality=price.quality
+    )
 
 
 def budget_to_proto(report: BudgetReport) -> pb.BudgetReport:

@@ -109,11 +109,21 @@ class PriceEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class NodePrice:
+    """What a whole node costs an hour now, as it is billed."""
+
+    node_uid: str
+    nano_usd_per_hour: int
+    quality: str
+
+
+@dataclass(frozen=True, slots=True)
 class PriceList:
-    """`missing`: instance types of the cluster that have no price at all."""
+    """`missing`: instance types of the cluster that have no price at all. `nodes`: those that have one."""
 
     prices: tuple[PriceEntry, ...]
     missing: tuple[str, ...] = ()
+    nodes: tuple[NodePrice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

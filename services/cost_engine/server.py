@@ -8,6 +8,7 @@ from gpuloom.codec.cost import (
     budget_to_proto,
     gap_to_proto,
     line_to_proto,
+    node_price_to_proto,
     price_to_proto,
     question_from_proto,
     savings_to_proto,
@@ -112,8 +113,10 @@ class CostEngineServer(CostEngineServiceServicer):
             and (not wanted or price.instance_type in wanted)
         ]
         found.sort(key=lambda one: (one.provider, one.region, one.zone, one.instance_type, one.capacity_type))
-        missing = await self._queries.missing_types(await self._book())
-        return pb.ListPricesResponse(prices=map(price_to_proto, found), missing=missing)
+        nodes, missing = await self._queries.node_prices(await self._book())
+        return pb.ListPricesResponse(
+            prices=map(price_to_proto, found), missing=missing, nodes=map(node_price_to_proto, nodes)
+        )
 
     async def ListBudgets(self, request: pb.ListBudgetsRequest, context: object) -> pb.ListBudgetsResponse:
         self._require_leader()

@@ -127,11 +127,17 @@ class Queries:
             since=moment(since),
         )
 
-    async def missing_types(self, book: PriceBook) -> tuple[str, ...]:
+    async def node_prices(self, book: PriceBook) -> tuple[list[model.NodePrice], tuple[str, ...]]:
+        """Of the nodes that are there, and the types of those that have none."""
         now = now_ns(self._clock)
-        nodes = await self._store.nodes(now - 1, now)
-        unpriced = (node.traits for node in nodes if book.at(node.traits, now) is None)
-        return tuple(sorted({traits.instance_type or traits.name for traits in unpriced}))
+        found, missing = [], set()
+        for node in await self._store.nodes(now - 1, now):
+            price = book.at(node.traits, now)
+            if price is None:
+                missing.add(node.traits.instance_type or node.traits.name)
+            else:
+                found.append(model.NodePrice(node.node_uid, price.nano_usd_per_hour, price.quality))
+        return found, tuple(sorted(missing))
 
     def window(self, question: model.CostQuestion, default_days: int = 1) -> Window:
         """Whole hours; whole days where it is cut into days, or where no hours are kept any more.

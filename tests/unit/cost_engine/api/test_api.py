@@ -1,5 +1,6 @@
 """What others are answered: OpenCost's shape behind a token, and files by the rules of FOCUS 1.2."""
 
+import asyncio
 import csv
 import io
 import json
@@ -15,12 +16,16 @@ import aiohttp
 import pytest
 
 from gpuloom.clients.cost import query_costs
+from gpuloom.clients.gpu_prices import GpuPrices
 from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import Resource
 from gpuloom.kube.reviews import TokenReviews
 from gpuloom.model.cost import CostQuestion
+from gpuloom.model.gpu import Gpu
 from gpuloom.model.money import nano_usd
+from gpuloom.model.node import Delivery, NodeMode, NodeState
+from gpuloom.model.snapshot import NodeFacts, NodePlace
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
@@ -47,6 +52,7 @@ from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
 from services.cost_engine.ingest.consumer import now_ns
 from services.cost_engine.server import CostEngineServer
 from services.cost_engine.store.store import CostStore, FactChanges, StoreSettings
+from tests.mesh.waiting import until
 
 START = datetime(2026, 6, 20, 5, tzinfo=UTC)
 HOURS = 30
@@ -153,7 +159,7 @@ class Direct:
 
     def __init__(self, queries: Queries, between: Callable[[], Awaitable[object]]) -> None:
         parts = None, queries._store, queries._clock
-        self._server = CostEngineServer(queries, None, None, parts, lambda: True)  # type: ignore[arg-type]
+        self._server = CostEngineServer(queries, None, None, parts, lambda: False)  # type: ignore[arg-type]
         self._between = between
 
     def stub(self, _: object) -> "Direct":
@@ -163,6 +169,34 @@ class Direct:
         if request.page_token:
             await self._between()
         return await self._server.QueryCosts(request, None)
+
+    async def ListPrices(self, request: pb.ListPricesRequest, timeout: float) -> pb.ListPricesResponse:
+        return await self._server.ListPrices(request, None)
+
+
+async def test_others_reckon_with_what_a_node_is_billed(queries: Queries) -> None:
+    """The operator's price before a lower one of the cloud; a part of the on-demand price for spot."""
+    store, now = queries._store, now_ns(queries._clock)
+    prices = [
+        Price("", "", "", "t", "on-demand", 3_000_000_000, 0, None, Source.CUSTOM),
+        Price("", "home", "", "t", "on-demand", 2_000_000_000, 0, None, Source.AWS),
+    ]
+    await store.replace_prices(Source.CUSTOM, prices[:1], now)
+    await store.replace_prices(Source.AWS, prices[1:], now)
+    known = GpuPrices(None)
+
+    following = asyncio.create_task(known.follow(Direct(queries, AsyncMock()), queries._clock))  # type: ignore[arg-type]
+    await until(lambda: bool(known._listed))
+    following.cancel()
+
+    def of(uid: str, kind: str) -> int | None:
+        gpus = tuple(Gpu(f"GPU-{n}", n, "T4", "turing", 16_384) for n in range(2))
+        state = NodeState(uid, uid, NodeMode.GPULOOM, Delivery.NRI, gpus)
+        place = NodePlace(region="home", instance_type="t", capacity_type=kind)
+        return known.nano_usd_per_gpu_hour(NodeFacts(state, place=place))
+
+    assert (of("n-a", "on-demand"), of("n-b", "spot")) == (1_500_000_000, 600_000_000)
+    assert (of("new", "on-demand"), of("new", "reserved"), of("new", "spot")) == (10**9, 10**9, None)
 
 
 async def test_parts_are_of_one_answer_however_costs_change_while_they_are_read(
