@@ -206,12 +206,15 @@ class Tracker:
         pending, self._pending = self._pending, Pending()
         return pending
 
-    def give_back(self, pending: Pending) -> None:
-        """It could not be written: it comes again, before what changed since."""
+    def give_back(self, pending: Pending, now_ns: int) -> None:
+        """It could not be written: it comes again, before what changed since.
+
+        Hours that are computed before it is written lack it, however long ago it happened.
+        """
         newer = self._pending
-        self._pending = Pending(
-            pending.nodes + newer.nodes, pending.pods + newer.pods, pending.gaps + newer.gaps
-        )
+        nodes = [replace(change, touched=_until(change.touched, now_ns)) for change in pending.nodes]
+        pods = [replace(change, touched=_until(change.touched, now_ns)) for change in pending.pods]
+        self._pending = Pending(nodes + newer.nodes, pods + newer.pods, pending.gaps + newer.gaps)
 
     def _begin_node(self, node: NodeInterval, now_ns: int) -> None:
         self.nodes[node.node_uid] = node
@@ -221,3 +224,7 @@ class Tracker:
         self.names.pop(pod.pod_uid, None)
         ended = replace(pod, end_ns=max(pod.start_ns, end_ns))
         self._pending.pods.append(PodChange(ended, None, (min(end_ns, now_ns), now_ns)))
+
+
+def _until(touched: tuple[int, int], now_ns: int) -> tuple[int, int]:
+    return touched[0], max(touched[1], now_ns)

@@ -96,7 +96,7 @@ class FactWriter:
             try:
                 await self._store.save_facts(changes, now)
             except GpuloomError as error:
-                self.tracker.give_back(pending)
+                self.tracker.give_back(pending, now)
                 _log.warning("changes not written, trying again", extra={"reason": str(error)})
                 return False
         for gap in pending.gaps:

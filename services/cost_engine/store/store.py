@@ -20,6 +20,7 @@ from services.cost_engine.core.grouping import CostFact
 from services.cost_engine.core.intervals import (
     DAY_NS,
     HOUR_NS,
+    NANOSECONDS_PER_SECOND,
     NodeInterval,
     PodInterval,
     day_of,
@@ -35,6 +36,7 @@ Result = TypeVar("Result")
 
 MIGRATIONS = Migrations("cost_engine", Path(__file__).parent / "migrations")
 DIRTY_A_PASS = 2000
+RECENT_NS = 60 * NANOSECONDS_PER_SECOND
 MOST_OUTAGE_NS = 366 * DAY_NS
 """So far back hours are made up for: a clock that was wrong once must not ask for half a century of them."""
 
@@ -201,7 +203,7 @@ class CostStore:
         oldest_ns = self._oldest_ns(now_ns)
         for node in changes.nodes:
             intervals.save_node(session, node.interval, now_ns)
-            intervals.mark_span(session, node.interval.node_uid, node.touched, oldest_ns)
+            intervals.mark_span(session, node.interval.node_uid, _until(node.touched, now_ns), oldest_ns)
         for pod in changes.pods:
             uid, node_uid = pod.interval.pod_uid, pod.interval.node_uid
             if intervals.find_pod_interval(session, uid, node_uid) == pod.interval:
@@ -209,7 +211,7 @@ class CostStore:
             if pod.identity is not None:
                 intervals.save_pod(session, pod.identity, now_ns)
             intervals.save_pod_interval(session, pod.interval, now_ns)
-            intervals.mark_span(session, pod.interval.node_uid, pod.touched, oldest_ns)
+            intervals.mark_span(session, pod.interval.node_uid, _until(pod.touched, now_ns), oldest_ns)
         for gap in changes.gaps:
             self._save_gap(session, gap, oldest_ns)
         intervals.touch(session, changes.alive_nodes, changes.alive_pods, now_ns)
@@ -252,6 +254,12 @@ class CostStore:
             if start_ns is not None:
                 span = max(node.start_ns, start_ns, oldest_ns), min(node.end_ns or now_ns, now_ns)
                 intervals.mark_span(session, node.node_uid, span, oldest_ns)
+
+
+def _until(touched: tuple[int, int], now_ns: int) -> tuple[int, int]:
+    """What was computed between a change and now, when it is written, lacks it."""
+    start_ns, end_ns = touched
+    return start_ns, max(end_ns, now_ns) if now_ns - end_ns < RECENT_NS else end_ns
 
 
 def _computing(hour: int, nodes: Sequence[str], how: costs.Computation) -> Callable[[Session], int]:

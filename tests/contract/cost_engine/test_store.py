@@ -353,6 +353,35 @@ async def test_hours_in_which_nobody_computed_are_computed_when_somebody_does_ag
     assert (await totals(store))[()].cost == bill(book)
 
 
+@pytest.mark.parametrize("waited_ns", [300_000_000, 2 * HOUR_NS])
+async def test_an_end_that_is_written_late_leaves_nothing_of_what_was_computed_without_it(
+    store: CostStore, waited_ns: int
+) -> None:
+    """As where the database comes back: costs are computed, and then what changed meanwhile is written."""
+    await store.replace_prices(Source.CUSTOM, [PRICE], START_NS)
+    book, tracker = await store.book(), Tracker(START_NS, (), SliceRule.COMPUTE)
+    node = {
+        "metadata": {"name": "n", "uid": "n1", "labels": {"node.kubernetes.io/instance-type": "g4dn.xlarge"}},
+        "status": {"capacity": {"nvidia.com/gpu": "1"}},
+    }
+    tracker.observe_node(node, START_NS)
+    pending = tracker.drain()
+    await store.save_facts(FactChanges(pending.nodes), START_NS)
+    end_ns = START_NS + HOUR_NS - 100_000_000
+    tracker.forget_node(node, end_ns)
+    later = end_ns + waited_ns
+
+    if waited_ns > HOUR_NS:
+        tracker.give_back(tracker.drain(), later - 1)
+    await store.compute(book, later - 1)
+    pending = tracker.drain()
+    await store.save_facts(FactChanges(pending.nodes), later)
+    await store.compute(book, later)
+
+    interval = NodeInterval("n1", START_NS, end_ns, pending.nodes[0].interval.traits)
+    assert (await totals(store))[()].cost == bill_of(interval, START_NS, later, book)
+
+
 @pytest.mark.parametrize("hourly_days", [1, 400])
 async def test_an_outage_longer_than_windows_are_kept_loses_no_bill(
     database: Database, hourly_days: int
