@@ -169,6 +169,19 @@ async def test_a_pod_that_only_windows_show_is_recovered_from_them(store: CostSt
     assert found["ns/ghost",].unknown == 0
 
 
+async def test_a_pod_that_only_windows_show_is_billed_for_the_hours_between_them(store: CostStore) -> None:
+    """However they come: one from three hours before, when costs were computed already."""
+    for first, second in ((1, 200), (201, 2)):
+        book = await prepared(store)
+        uid = f"ghost-{first}"
+        for number in (first, second):
+            await store.ingest([a_batch(windows(number, 1, (uid,)), f"{uid}-{number}")], NOW_NS)
+            await store.compute(book, NOW_NS, grow=False)
+
+        held_ns = (await totals(store, ("pod",)))[f"ns/{uid}",].unit_ms
+        assert held_ns > 3 * 3_600_000 * UNITS_PER_GPU // 4 // 2
+
+
 async def test_a_slice_that_only_windows_show_is_billed_as_a_slice(store: CostStore) -> None:
     await prepared(store)
     ref = DeviceRef("GPU-1", MigPlacement(0, "1g.10gb"))
