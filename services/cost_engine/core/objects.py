@@ -35,6 +35,7 @@ POOL_LABELS = (
 )
 ANNOTATION_OPTIMIZED = "gpu-autoscaler.io/optimized"
 ANNOTATION_RECOMMENDATION = "gpuloom.dev/recommendation"
+COST_LABELS = ("gpu-cost-center", "gpu-project")
 MAX_LABELS = 64
 MAX_LABEL_LENGTH = 317
 MAX_GPUS = 4096
@@ -102,10 +103,12 @@ def pod_identity(pod: JsonObject, namespace_labels: Mapping[str, str] | None = N
     annotations = _object(metadata, "annotations")
     own = {key: value for key, value in _object(metadata, "labels").items() if isinstance(value, str)}
     merged = {**(namespace_labels or {}), **own}
+    # Of too many labels those stay that costs are told by, then the pod's own.
+    first = sorted(merged, key=lambda key: (key not in COST_LABELS, key not in own, key))[:MAX_LABELS]
     kept = {
-        key: value
-        for key, value in sorted(merged.items())[:MAX_LABELS]
-        if len(key) <= MAX_LABEL_LENGTH and len(value) <= MAX_LABEL_LENGTH
+        key: merged[key]
+        for key in sorted(first)
+        if len(key) <= MAX_LABEL_LENGTH and len(merged[key]) <= MAX_LABEL_LENGTH
     }
     optimized = "true" in (annotations.get(ANNOTATION_OPTIMIZED), own.get(ANNOTATION_OPTIMIZED))
     return PodIdentity(

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuloom.kube.objects import JsonObject
-from services.cost_engine.core.objects import SliceRule, node_traits, pod_identity
+from services.cost_engine.core.objects import MAX_LABELS, SliceRule, node_traits, pod_identity
 from services.cost_engine.core.tracking import Tracker
 from tests.unit.cost_engine.core.test_complaints import a_kube_node, a_kube_pod
 
@@ -32,6 +32,18 @@ def test_an_owner_that_is_none_names_no_workload(kind: str, name: str) -> None:
 
 def test_an_owner_names_the_workload() -> None:
     assert owned_by("TrainJob2", "train-1.a:b") == "TrainJob2/train-1.a:b"
+
+
+def test_of_too_many_labels_those_that_costs_are_told_by_stay() -> None:
+    own = {f"b{number}": "own" for number in range(70)} | {"gpu-project": "x", "team": "t"}
+    of_namespace = {f"a{number}": "its" for number in range(70)} | {"gpu-cost-center": "7"}
+
+    kept = pod_identity({"metadata": {"labels": own}}, of_namespace).labels
+    few = pod_identity({"metadata": {"labels": {"team": "t"}}}, of_namespace).labels
+
+    assert (kept["gpu-project"], kept["gpu-cost-center"], len(kept)) == ("x", "7", MAX_LABELS)
+    assert not any(key.startswith("a") for key in kept)
+    assert (few["team"], few["gpu-cost-center"]) == ("t", "7")
 
 
 @pytest.mark.parametrize("amount", ["9E", "99999999999999999999999", "5k"])
