@@ -19,6 +19,7 @@ from services.cost_engine.core.objects import (
     pod_identity,
     pod_times,
 )
+from services.cost_engine.core.windows import SKEW_NS
 
 NODE_GONE = "the node was gone when the engine came back"
 POD_GONE = "the pod was gone when the engine came back"
@@ -163,6 +164,8 @@ class Tracker:
             self.names.pop(uid, None)
             # Without an end in its status a pod that was never seen to run was turned away.
             end_ns = times.end_ns if times.end_ns is not None else (now_ns if known else start_ns)
+            # What has ended did so by now: the clock of its node is wrong.
+            end_ns = min(end_ns, max(start_ns, now_ns)) if end_ns > now_ns + SKEW_NS else end_ns
             claim = known.claim if known else pod_claim(pod, node.traits, self._rule)
             if claim is None or (end_ns <= start_ns and known is None):
                 return

@@ -5,7 +5,7 @@ either nothing or all of it, and what was marked is computed after the next star
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -206,11 +206,13 @@ class CostStore:
             intervals.mark_span(session, node.interval.node_uid, _until(node.touched, now_ns), oldest_ns)
         for pod in changes.pods:
             uid, node_uid = pod.interval.pod_uid, pod.interval.node_uid
-            if intervals.find_pod_interval(session, uid, node_uid) == pod.interval:
+            known = intervals.find_pod_interval(session, uid, node_uid)
+            interval = _ending_once(known, pod.interval)
+            if known == interval:
                 continue
             if pod.identity is not None:
                 intervals.save_pod(session, pod.identity, now_ns)
-            intervals.save_pod_interval(session, pod.interval, now_ns)
+            intervals.save_pod_interval(session, interval, now_ns)
             intervals.mark_span(session, pod.interval.node_uid, _until(pod.touched, now_ns), oldest_ns)
         for gap in changes.gaps:
             self._save_gap(session, gap, oldest_ns)
@@ -254,6 +256,13 @@ class CostStore:
             if start_ns is not None:
                 span = max(node.start_ns, start_ns, oldest_ns), min(node.end_ns or now_ns, now_ns)
                 intervals.mark_span(session, node.node_uid, span, oldest_ns)
+
+
+def _ending_once(known: PodInterval | None, told: PodInterval) -> PodInterval:
+    """A pod that has ended does not end once more much later, as by the clock of a node that is ahead."""
+    if known is None or known.recovered or known.end_ns is None or told.end_ns is None:
+        return told
+    return replace(told, end_ns=known.end_ns) if told.end_ns > known.end_ns + RECENT_NS else told
 
 
 def _until(touched: tuple[int, int], now_ns: int) -> tuple[int, int]:

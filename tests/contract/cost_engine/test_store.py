@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from gpuloom.errors import DeadlineError, NotReadyError
+from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
@@ -364,6 +365,40 @@ async def test_hours_in_which_nobody_computed_are_computed_when_somebody_does_ag
     await store.compute(book, NOW_NS)
 
     assert (await totals(store))[()].cost == bill(book)
+
+
+async def test_a_pod_on_a_node_whose_clock_is_ahead_ends_when_its_end_was_heard_of(store: CostStore) -> None:
+    """Also for an engine that starts later, when the time has come that the node's clock told."""
+    pod: JsonObject = {
+        "metadata": {"name": "p", "namespace": "a", "uid": "p1"},
+        "spec": {
+            "nodeName": "n",
+            "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        },
+        "status": {"phase": "Running", "startTime": iso(START_NS)},
+    }
+    node = {"metadata": {"name": "n", "uid": "n1"}, "status": {"capacity": {"nvidia.com/gpu": "1"}}}
+    ended_ns = START_NS + 30 * MINUTE_NS
+    state = {"state": {"terminated": {"finishedAt": iso(ended_ns + HOUR_NS)}}}
+    ended = {**pod, "status": {**pod["status"], "phase": "Succeeded", "containerStatuses": [state]}}
+    tracker = Tracker(START_NS, (), SliceRule.COMPUTE)
+    tracker.observe_node(node, START_NS)
+    tracker.observe_pod(pod, START_NS)
+    tracker.observe_pod(ended, ended_ns)
+    await store.save_facts(FactChanges(pods=tracker.drain().pods), ended_ns)
+
+    later = Tracker(START_NS, (), SliceRule.COMPUTE)
+    later.observe_node(node, NOW_NS)
+    later.observe_pod(ended, NOW_NS)
+    await store.save_facts(FactChanges(pods=later.drain().pods), NOW_NS)
+
+    found = await store.read(lambda session: intervals.find_pod_interval(session, "p1", "n1"))
+    assert found is not None
+    assert (found.start_ns, found.end_ns) == (START_NS, ended_ns)
+
+
+def iso(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @pytest.mark.parametrize("waited_ns", [300_000_000, 2 * HOUR_NS])
