@@ -418,3 +418,23 @@ async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts
         assert (await get("/healthz", {"Authorization": ""}))[0] == 200
         reviews.away = True
         assert (await get("/allocation", {"Authorization": "Bearer other"}))[0] == 503
+
+
+async def test_an_export_that_breaks_off_is_never_taken_for_a_whole_one(queries: Queries) -> None:
+    """With HTTP/1.0, as many proxies speak it, a quiet end of the connection is the end of the file."""
+
+    class Breaking(Exports):
+        async def pieces(self, question: CostQuestion, form: str) -> AsyncIterator[str]:
+            yield "start,end\n"
+            raise UnavailableError("the database is away")
+
+    http = CostHttp(queries, Breaking(queries, "cluster"), None, ("127.0.0.1", 0, None), queries._clock)
+    async with http, aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with session.get(f"http://127.0.0.1:{http.port}/export/costs.csv") as answer:
+                await answer.read()
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+        writer.write(b"GET /export/costs.csv HTTP/1.0\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
