@@ -200,7 +200,7 @@ class EventRecorder:
         return {
             "metadata": {
                 "namespace": _event_namespace(entry.about),
-                "name": f"{entry.about['name'][:_MAX_NAME]}.{suffix}",
+                "name": f"{entry.about['name'][:_MAX_NAME].rstrip('-.')}.{suffix}",
             },
             "involvedObject": entry.about,
             "type": entry.kind.value,

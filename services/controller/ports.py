@@ -38,8 +38,14 @@ class Cluster(Protocol):
     def gives_shares(self) -> bool:
         """Whether GPULoom itself gives out the GPUs of all ready nodes that have any."""
 
-    def nodes(self) -> Sequence[GpuNode]:
-        """Nodes with GPUs; empty where the controller may not read nodes."""
+    def gpu_memory_mib(self) -> frozenset[int]:
+        """How much memory GPUs have that GPULoom gives out; empty where the controller may not read nodes."""
+
+    def nodes(self, made: Sequence[JsonObject] = ()) -> Sequence[GpuNode]:
+        """Nodes with GPUs; empty where the controller may not read nodes.
+
+        `made`: Jobs that may not be observed yet. What they and others ask of a node is not free there.
+        """
 
     def image_of(self, model: str) -> Image | None:
         """What is configured for the model, else the default image, else None."""

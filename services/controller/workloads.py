@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuloom.codec.custom.reading import MAX_MESSAGE
 from gpuloom.codec.custom.workload import gpu_workload
 from gpuloom.errors import InvalidRequestError, NotAllowedError, TooLargeError
 from gpuloom.kube.conditions import (
@@ -34,6 +35,7 @@ FINALIZER = "gpu.warp.dev/jobs"
 _DELETION_CHECK_S = 5.0
 _NO_NODE_CHECK_S = 30.0
 _IMAGE_CHECK_S = 60.0
+_UNOBSERVED_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class Workloads:
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
+        self._making: dict[str, tuple[float, JsonObject]] = {}
+        """Jobs that must go to a node, since when, by name: whoever chooses next may not observe them yet."""
 
     async def reconcile(self, key: ObjectKey, obj: JsonObject | None) -> Step:
         if obj is None:
@@ -112,12 +116,17 @@ class Workloads:
         options = self._options(workload)
         if isinstance(options, str):
             return options
+        name = job_name(workload, attempt)
+        manifest = job_manifest(workload, attempt, options)
+        if options.node is not None:
+            # Before the others choose: they would all find the same node free.
+            self._making[name] = self._clock.monotonic(), manifest
         try:
-            made = await self._api.create_job(job_manifest(workload, attempt, options))
+            made = await self._api.create_job(manifest)
         except (NotAllowedError, TooLargeError) as error:
             # A quota, somebody's admission: only the user can see to it.
+            self._making.pop(name, None)
             return str(error)
-        name = job_name(workload, attempt)
         if made is None:
             present = await self._api.read_job(workload.meta.namespace, name)
             if present is not None and not is_owned(present, workload.meta.uid):
@@ -141,10 +150,10 @@ class Workloads:
             raise InvalidRequestError(f"there is no strategy {spec.strategy}; known are {known}")
         node = None
         if settings.pins_nodes:
-            chosen = choose_node(strategy, self._cluster.nodes(), spec.gpu_count, workload.meta.uid)
-            if chosen is None:
+            node = self._chosen_host(strategy, workload)
+            # Slices are not counted, and a gang may be on many nodes: where no one fits placement decides.
+            if node is None and spec.gang is None and spec.mig_profile is None:
                 return f"no ready node has {spec.gpu_count} free GPUs for strategy {spec.strategy}"
-            node = chosen.hostname
         shares = settings.gives_shares
         if shares is None:
             shares = self._cluster.gives_shares()
@@ -154,7 +163,25 @@ class Workloads:
             priority_class_prefix=settings.priority_class_prefix,
             scheduler_name=settings.scheduler_name,
             node=node,
+            gpu_memory_mib=self._cluster.gpu_memory_mib(),
         )
+
+    def _chosen_host(self, strategy: Strategy, workload: GpuWorkload) -> str | None:
+        spec, now_s = workload.spec, self._clock.monotonic()
+        self._making = {
+            name: (since_s, job)
+            for name, (since_s, job) in self._making.items()
+            if now_s - since_s < _UNOBSERVED_S
+        }
+        nodes = self._cluster.nodes([job for _, job in self._making.values()])
+        gpus = spec.gpu_count * (1 if spec.gang is None else spec.gang.size)
+        try:
+            chosen = choose_node(strategy, nodes, gpus, workload.meta.uid)
+        except Exception as error:
+            # It may be anybody's code, and others have to go on.
+            _log.exception("a strategy failed", extra={"strategy": spec.strategy})
+            raise InvalidRequestError(f"strategy {spec.strategy} failed: {error!r}") from error
+        return None if chosen is None else chosen.hostname
 
     async def _refuse(self, obj: JsonObject, reason: str, again_s: float | None) -> Step:
         known = obj.get("status") or {}
@@ -169,7 +196,8 @@ class Workloads:
         generation = metadata_of(obj).get("generation") or 0
         status = {
             "phase": new.phase.value,
-            "message": new.message,
+            # A scheduler's reasons for thousands of nodes are longer than the schema allows.
+            "message": new.message[:MAX_MESSAGE],
             "retries": new.retries,
             "assignedNode": new.node,
             "jobName": new.job,

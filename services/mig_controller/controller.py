@@ -132,14 +132,15 @@ class Controller:
     async def _take_over(self) -> None:
         """Until holds and intents are known nothing is decided; the extender may start after us."""
         while True:
-            transactions = self._makers.transactions()
+            transactions, steering = self._makers.transactions(), self._makers.steering()
             try:
                 await transactions.take_over()
+                await steering.take_over(list(self._sources.facts()))
             except GpuloomError as error:
                 _log.warning("changes under way are not known yet", extra={"reason": str(error)})
                 await self._clock.sleep(_TAKE_OVER_PAUSE_S)
             else:
-                self._transactions, self._steering = transactions, self._makers.steering()
+                self._transactions, self._steering = transactions, steering
                 return
 
     def note_of(self, gpu_uuid: str) -> str:
@@ -299,7 +300,8 @@ class Controller:
     def _report(self, view: View) -> None:
         unmet, intents = view.unmet or {}, self._transactions_now().intents
         self.view = replace(view, intents=intents)
-        self._metrics.show(view.cards)
+        going = {one.request.gpu_uuid: frozenset[object](one.request.destroy) for one in intents}
+        self._metrics.show(view.cards, going)
         self._metrics.waiting.set(len(view.wishes) + len(view.shares))
         self._metrics.unmet.set(len(unmet))
         self._metrics.open_changes.set(len(intents))

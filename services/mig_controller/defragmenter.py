@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuloom.catalog import load_catalog
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import MILLI_PER_GPU
 from services.mig_controller.core.cards import Card
@@ -84,7 +83,7 @@ class Defragmenter:
             price = by_node[card.node_name]
             for one in card.slices:
                 if one.owner in pods:
-                    milli = max(load_catalog().mig_milli(one.placement.profile), default=MILLI_PER_GPU)
+                    milli = card.milli_of(one.placement.profile) or MILLI_PER_GPU
                     lost = usd_lost(pods[one.owner], milli, price, now)
                     if lost is not None:
                         found[one.owner] = lost

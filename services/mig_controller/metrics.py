@@ -1,6 +1,6 @@
 """What the controller counts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -68,7 +68,7 @@ class MigMetrics:
     def count(self, outcome: str) -> None:
         self._changes.labels(outcome).inc()
 
-    def show(self, cards: Iterable[Card]) -> None:
-        counts = stage_counts(cards)
+    def show(self, cards: Iterable[Card], destroying: Mapping[str, frozenset[object]]) -> None:
+        counts = stage_counts(cards, destroying)
         for stage in MigStage:
             self._stages.labels(stage.value).set(counts[stage])

@@ -9,12 +9,20 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuloom.errors import DeadlineError, GpuloomError, NotReadyError, UnavailableError
+from gpuloom.errors import DeadlineError, GpuloomError, NotFoundError, NotReadyError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.snapshot import NodeFacts
 from gpuloom.runtime.clock import Clock
-from services.mig_controller.core.steering import SETTLED, Steer, busy_nodes, steers, unmet_demand
+from services.mig_controller.core.steering import (
+    NODE_HOLD,
+    SETTLED,
+    Steer,
+    busy_nodes,
+    config_of,
+    steers,
+    unmet_demand,
+)
 from services.mig_controller.metrics import MigMetrics
 from services.mig_controller.ports import Holds, NodeLabels
 
@@ -59,6 +67,26 @@ class Steering:
         self._rests_until_s: dict[str, float] = {}
         self._wanted_since_s: dict[str, float] = {}
 
+    async def take_over(self, facts: Sequence[NodeFacts]) -> None:
+        """Go on with nodes that were asked about before, and let go of what else was held.
+
+        Raise UnavailableError or NotReadyError: then it is not known yet which those are.
+        """
+        names = {node.state.node_uid: node.state.node_name for node in facts}
+        now_s = self._clock.monotonic()
+        for hold in await self._holds.list_own():
+            uid = hold.removeprefix(NODE_HOLD)
+            if uid == hold:
+                continue
+            name = names.get(uid, "") if self._options.enabled else ""
+            config, state = await self._labels_of(name) if name else ("", "")
+            if config:
+                steer = Steer(name, uid, config)
+                # How long the hold still lasts is not known.
+                self._asked[name] = _Asked(steer, now_s, now_s - _HOLD_TTL_S, state not in SETTLED)
+            else:
+                await self._holds.release(hold)
+
     async def step(self, pods: Sequence[JsonObject], facts: Sequence[NodeFacts]) -> None:
         if not self._options.enabled:
             return
@@ -71,7 +99,7 @@ class Steering:
             profile: count
             for profile, count in demand.items()
             if now_s - self._wanted_since_s[profile] >= self._options.delay_s
-            and not any(entry.steer.profile == profile for entry in self._asked.values())
+            and not any(entry.steer.config == self._config_of(profile) for entry in self._asked.values())
         }
         self._rests_until_s = {n: s for n, s in self._rests_until_s.items() if s > now_s}
         out = self._asked.keys() | self._rests_until_s.keys()
@@ -80,11 +108,10 @@ class Steering:
             await self._begin(steer)
 
     async def _begin(self, steer: Steer) -> None:
-        name, now_s = _hold_name(steer), self._clock.monotonic()
-        reason = f"NVIDIA's MIG manager is asked for {steer.config}"
+        now_s = self._clock.monotonic()
         try:
             # Refused if anybody has anything of it by the ledger, which is newer than what we decided on.
-            await self._holds.take(name, HoldTarget(steer.node_name, steer.node_uid), reason, _HOLD_TTL_S)
+            await self._take(steer)
         except (NotReadyError, UnavailableError, DeadlineError) as error:
             # Nothing is wrong with the node: the next round asks again. The hold may be taken all the same.
             _log.info("a node can't be held now", extra={"node": steer.node_name, "reason": str(error)})
@@ -131,9 +158,30 @@ class Steering:
         if now_s - entry.renewed_s >= _HOLD_TTL_S / 3:
             entry.renewed_s = now_s
             try:
-                await self._holds.renew(_hold_name(steer), _HOLD_TTL_S)
+                await self._keep(steer)
             except GpuloomError as error:
                 _log.warning("a hold can't be renewed", extra={"node": steer.node_name, "reason": str(error)})
+
+    async def _keep(self, steer: Steer) -> None:
+        try:
+            await self._holds.renew(_hold_name(steer), _HOLD_TTL_S)
+        except NotFoundError:
+            # It ran out while nobody led, or while the extender could not be asked.
+            await self._take(steer)
+
+    async def _take(self, steer: Steer) -> None:
+        reason = f"NVIDIA's MIG manager is asked for {steer.config}"
+        target = HoldTarget(steer.node_name, steer.node_uid)
+        await self._holds.take(_hold_name(steer), target, reason, _HOLD_TTL_S)
+
+    async def _labels_of(self, node_name: str) -> tuple[str, str]:
+        try:
+            return await self._labels.read(node_name)
+        except NotFoundError:
+            return "", ""
+
+    def _config_of(self, profile: str) -> str:
+        return config_of(profile, self._options.format_, self._options.off)
 
     async def _let_go(self, steer: Steer) -> None:
         try:
@@ -148,4 +196,4 @@ class Steering:
 
 
 def _hold_name(steer: Steer) -> str:
-    return f"mig-node-{steer.node_uid}"
+    return f"{NODE_HOLD}{steer.node_uid}"

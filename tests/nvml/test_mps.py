@@ -1,5 +1,6 @@
 """MPS daemons and time slices, with a stand-in for NVIDIA's programs."""
 
+import asyncio
 import shutil
 import stat
 import sys
@@ -12,6 +13,7 @@ from gpuloom.model.layout import Sharing
 from gpuloom.runtime.clock import SystemClock
 from services.node_agent.layout.adapters.mps import MpsDaemons, MpsOptions
 from services.node_agent.layout.ports import StepError
+from tests.mesh.waiting import until
 from tests.nvml.drivers import Make, a_driver
 from tests.nvml.machines import some_gpus, uuid
 
@@ -29,6 +31,13 @@ if sys.argv[1:] == ["-f"]:
 if not alive.exists():
     sys.exit(1)
 command = sys.stdin.read().split()
+slow = pipe / "slow"
+if slow.exists():
+    slow.unlink()
+    time.sleep(0.5)
+    sys.exit(0 if alive.exists() else 1)
+if command[0] == "quit" and (pipe / "keeps").exists():
+    sys.exit(1)
 if command[0] == "set_default_active_thread_percentage":
     threads.write_text(command[1])
 elif command[0] == "get_default_active_thread_percentage":
@@ -89,6 +98,45 @@ async def test_a_daemon_that_can_not_be_started_again_dies_once_and_its_agent_li
 
     assert deaths == [1, 0]
     assert again.mode is SharingMode.MPS
+
+
+async def test_a_daemon_that_is_stopped_while_it_is_looked_after_is_not_started_again(
+    machine: Make, tmp_path: Path
+) -> None:
+    standin = machine(some_gpus(1))
+    async with a_driver() as driver:
+        daemons = MpsDaemons(driver, SystemClock(), options(tmp_path))
+        await daemons.start(uuid(0), Sharing(SharingMode.MPS))
+        pipe = tmp_path / "mps" / uuid(0) / "pipe"
+        (pipe / "slow").touch()
+        tending = asyncio.create_task(daemons.tend(lambda gpu: ()))
+        await until(lambda: not (pipe / "slow").exists())
+
+        await daemons.stop(uuid(0))
+        deaths = await tending
+        is_alive = (pipe / "alive").exists()
+        modes = standin.path.with_name("state.settings").read_text().split("compute_mode ")
+
+    assert (deaths, is_alive) == (0, False)
+    assert modes[-1].strip() == "0", "the GPU takes one process at a time, and nobody serves more"
+
+
+async def test_a_daemon_that_can_not_be_stopped_is_still_told_of(machine: Make, tmp_path: Path) -> None:
+    machine(some_gpus(1))
+    wanted = Sharing(SharingMode.MPS)
+    async with a_driver() as driver:
+        daemons = MpsDaemons(driver, SystemClock(), options(tmp_path))
+        await daemons.start(uuid(0), wanted)
+        keeps = tmp_path / "mps" / uuid(0) / "pipe/keeps"
+        keeps.touch()
+        with pytest.raises(StepError):
+            await daemons.stop(uuid(0))
+        after = await daemons.read(uuid(0))
+        keeps.unlink()
+        await daemons.stop(uuid(0))
+        in_the_end = await daemons.read(uuid(0))
+
+    assert (after, in_the_end) == (wanted, Sharing())
 
 
 async def test_a_time_slice_is_set_and_forgotten_with_the_boot(machine: Make, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which image runs a model, from a ConfigMap that an operator keeps."""
 
 import logging
+import re
 
 import yaml
 
@@ -13,6 +14,7 @@ from gpuloom.runtime.clock import Clock
 from services.controller.core.manifests import Image
 
 _MAX_ENTRY = 4096
+_NO_KEY = re.compile(r"[^-._A-Za-z0-9]")
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ class ModelImages:
         self._images: dict[str, Image] = {}
 
     def of(self, model: str) -> Image | None:
-        return self._images.get(model, self._default)
+        # A ConfigMap can't have the key meta-llama/Llama-3.1-8B.
+        return self._images.get(_NO_KEY.sub("_", model), self._default)
 
     def _changed(self, change: Change) -> None:
         data = (change.new or {}).get("data") or {}

@@ -1,5 +1,6 @@
 """The controller's Kubernetes: what it observes, and its writes, which end with its lease."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuloom.errors import NotFoundError
@@ -14,7 +15,7 @@ from gpuloom.kube.resources import GPU_WORKLOADS, JOBS, NODES, PODS
 from gpuloom.names import ANNOTATION_RECOMMENDATION
 from gpuloom.runtime.clock import Clock
 from services.controller.core.manifests import GPU_RESOURCE_PREFIXES, LABEL_WORKLOAD, Image
-from services.controller.core.nodes import GpuNode, asked_gpus, gpu_node
+from services.controller.core.nodes import GpuNode, asked_gpus, gpu_node, promised_gpus
 from services.controller.core.waste import GpuPod, gpu_pod
 
 _WRITE_TIMEOUT_S = 5.0
@@ -83,7 +84,8 @@ class KubernetesCluster:
             client, PODS, clock, InformerOptions(selection=ours, indexes={"owner": _controllers})
         )
         self._gives_shares: bool | None = None
-        """Worked out once, until a node changes."""
+        """Worked out once, until a node changes; with it how much memory GPUs have."""
+        self._gpu_memory_mib = frozenset[int]()
         self._nodes = None
         if namespace is None:
             self._nodes = Informer(client, NODES, clock, InformerOptions(transform=_trimmed_node))
@@ -116,13 +118,21 @@ class KubernetesCluster:
             nodes = [] if self._nodes is None else [gpu_node(node, 0) for node in self._nodes.objects()]
             giving = [node.gives_shares for node in nodes if node.ready and node.gpus]
             self._gives_shares = bool(giving) and all(giving)
+            self._gpu_memory_mib = frozenset(node.memory_mib for node in nodes if node.ready) - {0}
         return self._gives_shares
 
-    def nodes(self) -> Sequence[GpuNode]:
+    def gpu_memory_mib(self) -> frozenset[int]:
+        self.gives_shares()
+        return self._gpu_memory_mib
+
+    def nodes(self, made: Sequence[JsonObject] = ()) -> Sequence[GpuNode]:
         if self._nodes is None:
             return ()
+        jobs = {key_of(job): job for job in (*made, *self.jobs.objects())}
+        bound = (pod for pod in self.pods.objects() if (pod.get("spec") or {}).get("nodeName"))
+        promised = promised_gpus(jobs.values(), Counter(uid for pod in bound for uid in _controllers(pod)))
         found = [
-            gpu_node(node, asked_gpus(self._bound.by_index("node", key_of(node)[1])))
+            gpu_node(node, asked_gpus(self._bound.by_index("node", key_of(node)[1])), promised)
             for node in self._nodes.objects()
         ]
         return [node for node in found if node.gpus]

@@ -111,10 +111,10 @@ def _after(workload: GpuWorkload, attempt: int, progress: Progress, now: datetim
 
 
 def _last_attempt(workload: GpuWorkload, current: Sequence[JsonObject]) -> int:
-    """The newest there was, also if its Job was deleted since."""
+    """The newest there was, also if its Job was deleted since, while those of earlier attempts are there."""
     known = workload.status
     told = known.retries or 0 if is_job_of_spec(workload, known.job_name or "") else 0
-    return max((_attempt(job) for job in current), default=told) if current else told
+    return max((told, *map(_attempt, current)))
 
 
 def _is_finished(workload: GpuWorkload) -> bool:

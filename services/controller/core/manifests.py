@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gpuloom.catalog import load_catalog
+from gpuloom.catalog import load_catalog, slice_milli
 from gpuloom.catalog.entries import mig_resource
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.request import TopologyPreference
@@ -29,6 +29,7 @@ from gpuloom.names import (
     RESOURCE_NVIDIA_GPU,
     RESOURCE_NVIDIA_MIG_PREFIX,
 )
+from services.controller.core.nodes import LABEL_HOSTNAME, REQUIRED
 
 LABEL_WORKLOAD = "gpu.warp.dev/workload"
 LABEL_ATTEMPT = "gpu.warp.dev/attempt"
@@ -57,7 +58,7 @@ class JobOptions:
     """What settings and the cluster add to a workload's own spec.
 
     `gives_shares`: GPUs are asked for as thousandths, because GPULoom gives them out. `node`: the only node
-    that the pods may go to; None: placement decides.
+    that the pods may go to; None: placement decides. `gpu_memory_mib`: of the GPUs that are here, if known.
     """
 
     image: Image | None
@@ -65,12 +66,17 @@ class JobOptions:
     priority_class_prefix: str = "gpuloom-"
     scheduler_name: str | None = None
     node: str | None = None
+    gpu_memory_mib: frozenset[int] = frozenset()
 
 
 def job_name(workload: GpuWorkload, attempt: int) -> str:
     """The same for every controller: from the workload's UID, what it is to run, and the attempt."""
     suffix = f"-{spec_digest(workload)}-{attempt}"
-    return workload.meta.name[: _MAX_JOB_NAME - len(suffix)].rstrip(".-") + suffix
+    name, room, gang = workload.meta.name, _MAX_JOB_NAME - len(suffix), workload.spec.gang
+    if gang is not None:
+        # With a pod's index behind it it is that pod's host name, which is as short and has no dots.
+        name, room = name.replace(".", "-"), room - len(f"-{gang.size - 1}")
+    return name[:room].rstrip(".-") + suffix
 
 
 def is_job_of_spec(workload: GpuWorkload, name: str) -> bool:
@@ -80,10 +86,12 @@ def is_job_of_spec(workload: GpuWorkload, name: str) -> bool:
 
 
 def spec_digest(workload: GpuWorkload) -> str:
+    # Only what is set: a version that knows more fields must not take what runs for something else.
     spec = {
-        member.name: getattr(workload.spec, member.name)
+        member.name: value
         for member in fields(GpuWorkloadSpec)
         if member.name not in _NOT_OF_THE_JOB
+        if (value := getattr(workload.spec, member.name)) != member.default
     }
     text = orjson.dumps([workload.meta.uid, spec], option=orjson.OPT_SORT_KEYS, default=dict)
     return hashlib.sha256(text).hexdigest()[:8]
@@ -195,7 +203,7 @@ def _fill_container(container: Json, workload: GpuWorkload, options: JobOptions)
         "WORKLOAD_PRIORITY": spec.priority.value,
     }
     given = _objects(container, "env")
-    names = {entry.get("name") for entry in given}
+    names = [entry.get("name") for entry in given]
     given.extend({"name": name, "value": value} for name, value in own.items() if name not in names)
     limits = _part(_part(container, "resources"), "limits")
     present = [name for name in limits if str(name).startswith(GPU_RESOURCE_PREFIXES)]
@@ -222,10 +230,21 @@ def _gpu_limits(spec: GpuWorkloadSpec, options: JobOptions) -> dict[str, str]:
             "a pod has one MIG instance where GPULoom cuts them; set gpuCount to 1 and gang.size to "
             f"{spec.gpu_count}"
         )
-    milli = load_catalog().mig_milli(profile)
-    if not milli:
+    return {RESOURCE_GPU_MILLI: str(_slice_milli(profile, options.gpu_memory_mib))}
+
+
+def _slice_milli(profile: str, memories_mib: frozenset[int]) -> int:
+    """1g.10gb is an eighth of 80 GB, and a quarter of 40: what it is here, else, or in doubt, the smaller."""
+    here = {
+        slice_milli(one.memory_slices, gpu.mig_slices)
+        for gpu in load_catalog().gpus
+        for one in gpu.mig_profiles
+        if one.name == profile and any(10 * abs(gpu.memory_mib - mib) < mib for mib in memories_mib)
+    }
+    known = here or load_catalog().mig_milli(profile)
+    if not known:
         raise InvalidRequestError(f"no GPU model that GPULoom knows has the MIG profile {profile}")
-    return {RESOURCE_GPU_MILLI: str(max(milli))}
+    return min(known)
 
 
 def _annotations(spec: GpuWorkloadSpec, options: JobOptions) -> dict[str, str]:
@@ -282,10 +301,10 @@ def _label_value(name: str, uid: str) -> str:
 def _require_node(pod: Json, hostname: str) -> None:
     """Beside whatever else the template requires: every alternative term gets it."""
     node_affinity = _part(_part(pod, "affinity"), "nodeAffinity")
-    required = _part(node_affinity, "requiredDuringSchedulingIgnoredDuringExecution")
+    required = _part(node_affinity, REQUIRED)
     terms = _objects(required, "nodeSelectorTerms")
     if not terms:
         terms.append({})
     for term in terms:
-        wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": [hostname]}
+        wanted = {"key": LABEL_HOSTNAME, "operator": "In", "values": [hostname]}
         _objects(term, "matchExpressions").append(wanted)

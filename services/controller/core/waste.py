@@ -12,6 +12,7 @@ from datetime import datetime
 import orjson
 
 from gpuloom.kube.objects import JsonObject, ObjectKey, key_of, metadata_of, uid_of
+from gpuloom.kube.parse import quantity_value
 from gpuloom.model.money import usd
 from gpuloom.model.optimization import PodWaste, WasteReport
 from gpuloom.names import ANNOTATION_RECOMMENDATION
@@ -214,5 +215,11 @@ def _resources(text: str) -> dict[str, str]:
 
 
 def _sum(first: str, second: str) -> str:
-    """Of whole amounts; what is none is kept, and equals nothing that is recommended."""
-    return str(int(first) + int(second)) if first.isdecimal() and second.isdecimal() else second
+    """In plain digits, as recommendations have it, where Kubernetes prints 20000 as 20k.
+
+    What is no amount is kept, and equals nothing that is recommended.
+    """
+    try:
+        return str(quantity_value(first) + quantity_value(second))
+    except ValueError:
+        return second

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gpuloom.catalog import load_catalog
+from gpuloom.catalog import load_catalog, slice_milli
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth, SharingMode
 from gpuloom.model.layout import Sharing
@@ -17,6 +17,7 @@ from gpuloom.model.node import Delivery, NodeMode, PodRef
 from gpuloom.model.snapshot import NodeFacts, NodePlace
 from gpuloom.placement.mig_geometry import Geometry, Layout, layout_problem
 
+NO_CLIENTS = "its node gets devices by environment; limits by MPS take a runtime with NRI"
 UNCUT = Geometry(1, ())
 """Of a GPU that can't be cut: it can still be shared."""
 NOWHERE = NodePlace()
@@ -78,10 +79,17 @@ class Card:
     given: tuple[tuple[PodRef, AllocatedDevice], ...] = ()
     gpu: Gpu | None = None
     place: NodePlace = NOWHERE
+    takes_clients: bool = True
+    """Whether a container can be made a client of an MPS daemon on it: the environment does not do that."""
 
     @property
     def cuttable(self) -> bool:
         return bool(self.geometry.profiles)
+
+    def milli_of(self, profile: str) -> int:
+        """What a slice of it stands for; 0 if it can't be cut into that."""
+        known = self.geometry.profile(profile)
+        return 0 if known is None else slice_milli(known.memory_slices, self.geometry.memory_slices)
 
     def is_shared_as(self, sharing: Sharing) -> bool:
         """As far as discovery tells."""
@@ -191,6 +199,7 @@ def _card(node: NodeFacts, gpu: Gpu, tenancy: _Tenancy, known: Knowledge) -> Car
         given=given,
         gpu=gpu,
         place=node.place,
+        takes_clients=state.delivery is Delivery.NRI,
     )
 
 

@@ -8,7 +8,7 @@ from gpuloom.model.gpu import MILLI_PER_GPU, SharingMode
 from gpuloom.model.layout import LayoutRequest, Sharing
 from gpuloom.model.sharing import GpuNodeConfigSpec
 from gpuloom.placement.mig_geometry import Layout, pack
-from services.mig_controller.core.cards import Card
+from services.mig_controller.core.cards import NO_CLIENTS, Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ def _share(spec: GpuNodeConfigSpec, card: Card, change_id: str) -> LayoutRequest
         return None
     if card.cut:
         return "a GPU in MIG mode is shared by its slices: set migEnabled to false to share it otherwise"
+    if wanted.mode is SharingMode.MPS and not card.takes_clients:
+        return f"it can't be shared by MPS: {NO_CLIENTS}"
     return LayoutRequest(change_id, card.uuid, sharing=wanted) if card.idle else _busy(card)
 
 

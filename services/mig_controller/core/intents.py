@@ -21,6 +21,7 @@ from services.mig_controller.core.cards import Card
 from services.mig_controller.core.defragmentation import FitStep
 from services.mig_controller.core.plan import Cut
 from services.mig_controller.core.shares import Reshare
+from services.mig_controller.core.steering import NODE_HOLD
 
 VERSION = 1
 
@@ -109,9 +110,13 @@ def is_published(intent: Intent, card: Card | None) -> bool:
 
 
 def stray_holds(names: Iterable[str], intents: Iterable[Intent]) -> tuple[str, ...]:
-    """Holds of ours that belong to no intent: their change was never written down, or has ended."""
+    """Holds of ours that belong to no intent: their change was never written down, or has ended.
+
+    Those on whole nodes are left to the steering, which knows them by the nodes' labels.
+    """
     wanted = {name for intent in intents for name in hold_names(intent)}
-    return tuple(sorted(name for name in names if name.startswith("mig-") and name not in wanted))
+    ours = (name for name in names if name.startswith("mig-") and not name.startswith(NODE_HOLD))
+    return tuple(sorted(name for name in ours if name not in wanted))
 
 
 def outcome_text(change: LayoutChange) -> str:

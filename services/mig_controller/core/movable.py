@@ -59,7 +59,7 @@ def _since(pod: Pod) -> datetime | None:
 def _time(text: object) -> datetime | None:
     try:
         return parse_time(text) if isinstance(text, str) else None
-    except InvalidRequestError:
+    except ValueError:
         return None
 
 

@@ -7,7 +7,7 @@ has is never in a plan, nor is a card that is closed or that a person has divide
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpuloom.model.gpu import DeviceRef, SharingMode
@@ -288,6 +288,12 @@ def _room(geometry: Geometry, taken: int) -> int:
 
 def _why_not(wish: Wish, cards: Sequence[Card]) -> str:
     able = [card for card in cards if wish.takes(card) and card.geometry.profile(wish.profile) is not None]
+    if not able and wish.milli:
+        # Another part of the GPUs that are here: as many slices of one name need not be as large.
+        others = {card.milli_of(wish.profile) for card in cards if replace(wish, milli=0).takes(card)} - {0}
+        if others:
+            told = " or ".join(map(str, sorted(others)))
+            return f"{wish.profile} is {told} thousandths of the GPUs here, not {wish.milli}: ask for that"
     if not able and any(card.geometry.profile(wish.profile) is not None for card in cards):
         return f"no GPU of a model and on a node that it asks for can be cut into {wish.profile}"
     if not able:

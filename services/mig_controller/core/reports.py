@@ -13,7 +13,7 @@ from gpuloom.model.sharing import (
     SharingStrategy,
 )
 from gpuloom.model.snapshot import NodeFacts
-from services.mig_controller.core.cards import Card
+from services.mig_controller.core.cards import NO_CLIENTS, Card
 from services.mig_controller.core.steering import LABEL_CONFIG, LABEL_STATE
 
 _REPLICAS = "nvidia.com/gpu.replicas"
@@ -63,6 +63,8 @@ def policy_condition(
         return Condition("Ready", False, "NoGpuloomNodes", f"{reason}{foreign}")
     if spec.strategy is SharingStrategy.MIG:
         return _mig_condition(spec, cards)
+    if spec.strategy is SharingStrategy.MPS and not any(card.takes_clients for card in cards):
+        return Condition("Ready", False, "NoLimits", f"no pod can be limited by MPS: {NO_CLIENTS}{foreign}")
     if spec.strategy is SharingStrategy.MPS:
         shared = sum(card.sharing is SharingMode.MPS for card in cards)
         limits = "limits are the driver's; a GPU gets its MPS daemon when a pod waits for it"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gpuloom.model.gpu import MILLI_PER_GPU, SharingMode
 from gpuloom.model.layout import Sharing
-from services.mig_controller.core.cards import Card
+from services.mig_controller.core.cards import NO_CLIENTS, Card
 from services.mig_controller.core.plan import Options, why_not
 from services.mig_controller.core.wishes import ShareWish
 
@@ -41,6 +41,7 @@ def plan_shares(
     left = [wish for wish in wishes if not any(room.take(wish) for room in rooms)]
     waiting = [wish for wish in left if now_s - wish.since_s >= options.delay_s]
     idle = [card for card in open_cards if card.sharing is SharingMode.NONE and card.idle and not card.pinned]
+    idle = [card for card in idle if card.takes_clients]
     fresh = [_Room(card) for card in idle[: max(0, len(idle) - options.keep_whole)]]
     unserved = [wish for wish in waiting if not any(room.take(wish) for room in fresh)]
     changes = [Reshare(room.card, Sharing(SharingMode.MPS), tuple(room.pods)) for room in fresh if room.pods]
@@ -71,6 +72,8 @@ class _Room:
 
     def take(self, wish: ShareWish) -> bool:
         card = self.card
+        if not card.takes_clients:
+            return False
         mib = wish.memory_mib
         if mib is None:
             mib = card.memory_mib * wish.milli // MILLI_PER_GPU
@@ -87,6 +90,8 @@ def _why_not(wish: ShareWish, cards: Sequence[Card]) -> str:
     able = [card for card in cards if wish.takes(card)]
     if not able:
         return "no GPU of a gpuloom node is of a model and on a node that it asks for"
+    if not any(card.takes_clients for card in able):
+        return f"no GPU can get an MPS daemon: {NO_CLIENTS}"
     closed = Counter(card.closed for card in able if card.closed)
     if len(able) == sum(closed.values()):
         return f"no GPU can get an MPS daemon now: {closed.most_common(1)[0][0]}"

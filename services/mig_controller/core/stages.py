@@ -1,7 +1,7 @@
 """In which state a card and its slices are, in the words that users know. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpuloom.model.sharing import DividedGpu, InstanceState, MigStage
 from services.mig_controller.core.cards import Card, Slice
@@ -29,10 +29,14 @@ def stage_of(one: Slice, destroying: frozenset[object] = frozenset()) -> MigStag
     return MigStage.PARTITION_CREATED if one.problem else MigStage.AVAILABLE
 
 
-def stage_counts(cards: Iterable[Card]) -> Counter[MigStage]:
-    """How many instances are in each state; cards that are not cut count once as discovered."""
+def stage_counts(cards: Iterable[Card], destroying: Mapping[str, frozenset[object]]) -> Counter[MigStage]:
+    """How many instances are in each state; cards that are not cut count once as discovered.
+
+    `destroying`: by GPU, what is about to go.
+    """
     counts: Counter[MigStage] = Counter()
     for card in cards:
         counts[MigStage.MIG_ENABLED if card.cut else MigStage.GPU_DISCOVERED] += 1
-        counts.update(stage_of(one) for one in card.slices)
+        going = destroying.get(card.uuid, frozenset())
+        counts.update(stage_of(one, going) for one in card.slices)
     return counts

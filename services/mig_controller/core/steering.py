@@ -24,17 +24,19 @@ LABEL_CAPABLE = "nvidia.com/mig.capable"
 SETTLED = frozenset({"", "success", "failed"})
 """States in which the manager is not at work."""
 
+NODE_HOLD = "mig-node-"
+"""What the names of holds on nodes that the manager is asked about begin with; their UID follows."""
+
 WHOLE = ""
 """The profile of a demand for GPUs that are not cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """The layout that one idle node is to have. `profile` is what it is for, empty: whole GPUs."""
+    """The layout that one idle node is to have."""
 
     node_name: str
     node_uid: str
-    profile: str
     config: str
 
 
@@ -69,9 +71,14 @@ def steers(
             able, key=lambda node: (_made(node, profile) < count, len(node.state.gpus), node.state.node_name)
         )
         idle.remove(best)
-        config = off if profile == WHOLE else format_.format(profile=profile.replace("+", "."))
-        found.append(Steer(best.state.node_name, best.state.node_uid, profile, config))
+        config = config_of(profile, format_, off)
+        found.append(Steer(best.state.node_name, best.state.node_uid, config))
     return tuple(found)
+
+
+def config_of(profile: str, format_: str, off: str) -> str:
+    """The name of the layout by which the manager knows it."""
+    return off if profile == WHOLE else format_.format(profile=profile.replace("+", "."))
 
 
 def is_idle(node: NodeFacts, busy: frozenset[str]) -> bool:

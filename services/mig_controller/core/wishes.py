@@ -27,14 +27,16 @@ class Wish:
     """None: it is not known to which nodes it can go."""
     gang: str = ""
     """As namespace/name, empty if it is in none."""
+    milli: int = 0
+    """What the slice stands for: the same profile can be another part of another model. 0: any."""
 
     def takes(self, card: Card) -> bool:
-        return _takes(self, card)
+        return _takes(self, card) and self.milli in (0, card.milli_of(self.profile))
 
     @property
     def kind(self) -> Hashable:
         """The same for all that could have the same."""
-        return self.profile, self.models, self.architectures, self.destination
+        return self.profile, self.milli, self.models, self.architectures, self.destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def wish_of(pod: JsonObject, since_s: float) -> Wish | None:
         since_s=since_s,
         destination=destination_of(pod),
         gang=_gang_of(pod),
+        milli=gpu.milli,
     )
 
 

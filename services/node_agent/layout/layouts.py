@@ -52,6 +52,8 @@ class Layouts:
         machine, clock, patience = parts.machine, parts.clock, parts.patience
         self._executor = Executor(machine, self._book, clock, parts.reach, patience)
         self._marks: dict[str, Mark] = {}
+        self._taken_out: frozenset[str] = frozenset()
+        """Marked GPUs that are not on this node, of which that was told."""
         self._known: dict[str, GpuLayout] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._work: asyncio.Queue[str] = asyncio.Queue()
@@ -168,7 +170,8 @@ class Layouts:
                 layout = await self._executor.read(uuid)
             except (GpuloomError, OSError) as error:
                 self._retry_at_s[uuid] = self._parts.clock.monotonic() + _RETRY_S
-                _log.warning("a layout can't be settled now", extra={"gpu": uuid, "reason": str(error)})
+                if uuid in self._marked_here() or uuid not in self._taken_out:
+                    _log.warning("a layout can't be settled now", extra={"gpu": uuid, "reason": str(error)})
                 return
             self._known[uuid] = layout
             await self._publish()
@@ -221,9 +224,25 @@ class Layouts:
             for gpu in self._node.state.gpus:
                 if gpu.uuid not in self._marks:
                     await self._compare(gpu)
+            await self._leave_out_what_is_gone()
             deaths = await self._parts.machine.sharing.tend(self._clients_of)
             self._parts.metrics.count_mps_deaths(deaths)
             await self._publish()
+
+    async def _leave_out_what_is_gone(self) -> None:
+        """A card that was taken out stays marked, in case it comes back, and holds nothing else up."""
+        gone = frozenset(self._marks) - self._marked_here()
+        if gone - self._taken_out:
+            _log.warning("GPUs that had a layout are not there", extra={"gpus": ", ".join(sorted(gone))})
+        if gone:
+            self._parts.metrics.set_changing(len(self._marked_here()))
+            await self._remember_boot()
+        self._taken_out = gone
+
+    def _marked_here(self) -> frozenset[str]:
+        """Before the first sample any GPU may be there."""
+        there = {gpu.uuid for gpu in self._node.state.gpus}
+        return frozenset(uuid for uuid in self._marks if uuid in there or not self._node.looked_at)
 
     def _clients_of(self, uuid: str) -> tuple[str, ...]:
         holders = self._node.state.holders
@@ -279,7 +298,7 @@ class Layouts:
         return _with_users(layout, usage)
 
     async def _remember_boot(self) -> None:
-        if self._marks:
+        if self._marked_here():
             return
         try:
             await self._book.write(lambda journal: replace(journal, boot_id=self._parts.boot_id()))
@@ -317,7 +336,7 @@ class Layouts:
             self._marks.pop(uuid, None)
         else:
             self._marks[uuid] = mark
-        self._parts.metrics.set_changing(len(self._marks))
+        self._parts.metrics.set_changing(len(self._marked_here()))
         self._show()
 
     def _show(self) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpuloom.catalog import Catalog, mig_resource
+from gpuloom.catalog import Catalog, mig_resource, slice_milli
 from gpuloom.model.gpu import MILLI_PER_GPU, Gpu
 from gpuloom.model.node import NodeMode
 from gpuloom.model.request import GpuRequest, RequestKind
@@ -90,7 +90,8 @@ def offers_of(nodes: Iterable[NodeFacts], catalog: Catalog) -> Offers:
                 whole = max(whole, gpu.memory_mib)
             else:
                 for offer in _slices_of(gpu, state.mode, catalog):
-                    slices[offer.profile, offer.on_demand] = offer
+                    key = offer.profile, offer.on_demand
+                    slices[key] = min(offer, slices.get(key, offer), key=lambda each: each.gpus)
     ordered = sorted(slices.values(), key=lambda each: (each.gpus, each.memory_mib, each.profile))
     return Offers(share, whole, tuple(ordered), models)
 
@@ -98,14 +99,17 @@ def offers_of(nodes: Iterable[NodeFacts], catalog: Catalog) -> Offers:
 def _slices_of(gpu: Gpu, mode: NodeMode, catalog: Catalog) -> list[SliceOffer]:
     """Of NVIDIA's plugin those that exist, of our own nodes all that a card of its model can be cut into."""
     on_demand = mode is NodeMode.GPULOOM
+    model = catalog.find_gpu(gpu.model)
+    # One that is not in the catalogue is cut into nothing that anybody could ask for.
+    profiles = () if model is None else model.mig_profiles
     if on_demand:
-        model = catalog.find_gpu(gpu.model)
-        # One that is not in the catalogue is cut into nothing that anybody could ask for.
-        memory = {} if model is None else {one.name: one.memory_mib for one in model.mig_profiles}
+        memory = {one.name: one.memory_mib for one in profiles}
     else:
         memory = {each.placement.profile: each.memory_mib for each in gpu.mig_instances}
+    # The same name is another part of another model: 1g.10gb is an eighth of 80 GB, and a quarter of 40.
+    milli = {one.name: slice_milli(one.memory_slices, model.mig_slices) for one in profiles if model}
     return [
-        SliceOffer(name, mib, max(catalog.mig_milli(name), default=MILLI_PER_GPU) / MILLI_PER_GPU, on_demand)
+        SliceOffer(name, mib, milli.get(name, MILLI_PER_GPU) / MILLI_PER_GPU, on_demand)
         for name, mib in memory.items()
     ]
 

@@ -74,6 +74,9 @@ class Offers:
     mig_profiles: frozenset[str] = frozenset()
     by_environment: bool = False
     plugin_resources: frozenset[str] = frozenset()
+    slice_milli: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """What these profiles stand for on the GPUs that are here: 1g.10gb is an eighth of 80 GB, and a quarter
+    of 40. Where both are, the smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def is_gpu_pod(pod: Mapping[str, Any]) -> bool:
 
 def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> tuple[Json, list[str]]:
     """The pod as it should be stored, and what its user is told. The pod itself if nothing changes."""
-    if _is_exempt(namespace, policy, around) or not is_gpu_pod(pod):
+    if not is_gpu_pod(pod) or _is_exempt(pod, namespace, policy, around):
         return pod, []
     changed = copy.deepcopy(pod)
     _set_scheduler(changed, policy)
@@ -123,16 +126,19 @@ def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundin
 
 def wants_advice(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
     """Whether it would make a difference to know what pods like this one used."""
-    if _is_exempt(namespace, policy, around) or _word(pod, KEY_MIG_PROFILE):
+    if _is_exempt(pod, namespace, policy, around) or _word(pod, KEY_MIG_PROFILE):
         return False
     return _may_share(pod, policy, around) and _sole_whole_gpu(pod) is not None
 
 
-def _is_exempt(namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
-    """To opt out is to opt out of every rewrite; with the shipped configuration no such pod comes here."""
-    return (
-        namespace in policy.exempt_namespaces or around.namespace_labels.get(LABEL_SHARING_ENABLED) == "false"
-    )
+def _is_exempt(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> bool:
+    """To opt out is to opt out of every rewrite; with the shipped configuration no such pod comes here.
+
+    One that names its node, as the mirror of a static pod does, is never scheduled: nobody would give it a
+    share or a slice, and the container that runs has what its own manifest says.
+    """
+    opted_out = around.namespace_labels.get(LABEL_SHARING_ENABLED) == "false"
+    return namespace in policy.exempt_namespaces or opted_out or bool(pod["spec"].get("nodeName"))
 
 
 def _set_scheduler(pod: Json, policy: PodPolicy) -> None:
@@ -160,7 +166,8 @@ def _share(pod: Json, policy: PodPolicy, around: Surroundings) -> list[str]:
     mode = _mode(pod) or around.sharing_mode
     container = _sole_whole_gpu(pod)
     if container is None:
-        _limit_shares(pod, mode, in_namespace)
+        limits_exist = not around.offers.by_environment
+        _limit_shares(pod, mode, in_namespace=in_namespace, limits_exist=limits_exist)
         return []
     advised = _by_advice(around, policy)
     named = _word(pod, KEY_MIG_PROFILE)
@@ -189,7 +196,7 @@ def _give_plugged(pod: Json, container: Json, resource: str) -> list[str]:
     return [f"one GPU became {resource}, because sharing is on here"]
 
 
-def _limit_shares(pod: Json, mode: SharingMode | None, in_namespace: bool) -> None:
+def _limit_shares(pod: Json, mode: SharingMode | None, *, in_namespace: bool, limits_exist: bool) -> None:
     """A pod that asks for a share itself: whether the driver keeps it to that, unless it says so itself."""
     asked = [str(_limits(one).get(RESOURCE_GPU_MILLI, "")) for one in _containers(pod)]
     is_share = any(milli.isdecimal() and 0 < int(milli) < MILLI_PER_GPU for milli in asked)
@@ -197,7 +204,8 @@ def _limit_shares(pod: Json, mode: SharingMode | None, in_namespace: bool) -> No
         return
     if mode is None and not in_namespace:
         return
-    _annotate(pod, {ANNOTATION_ENFORCEMENT: "none" if mode is SharingMode.TIMESLICING else "mps"})
+    if mode is SharingMode.TIMESLICING or limits_exist:
+        _annotate(pod, {ANNOTATION_ENFORCEMENT: "none" if mode is SharingMode.TIMESLICING else "mps"})
 
 
 def _may_share(pod: Json, policy: PodPolicy, around: Surroundings) -> bool:
@@ -220,7 +228,7 @@ def _give_slice(pod: Json, container: Json, profile: str | None, around: Surroun
     if profile not in around.offers.mig_profiles:
         offered = ", ".join(sorted(around.offers.mig_profiles)) or "none"
         return [f"no GPU here can be cut into {profile}; offered: {offered}; the pod stays as it is"]
-    milli = max(load_catalog().mig_milli(profile), default=0)
+    milli = around.offers.slice_milli.get(profile) or min(load_catalog().mig_milli(profile), default=0)
     if not milli:
         return [f"MIG profile {profile} is not known; the pod stays as it is"]
     _replace_gpu(container, {RESOURCE_GPU_MILLI: str(milli)})
@@ -235,6 +243,9 @@ def _give_share(
     milli = around.share_milli or (advised.milli if advised else None)
     if milli is None or not around.offers.shares or not 0 < milli < MILLI_PER_GPU:
         return []
+    if around.offers.by_environment and mode is not SharingMode.TIMESLICING:
+        # It would wait for ever for a GPU whose driver limits it: that takes a runtime with NRI.
+        return ["no node here can keep a pod limited to a share; the pod stays as it is"]
     resources = {RESOURCE_GPU_MILLI: str(milli)}
     memory_mib = around.share_memory_mib or (advised.memory_mib if advised else None)
     if memory_mib:

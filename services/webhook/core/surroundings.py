@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpuloom.catalog import load_catalog
+from gpuloom.catalog import load_catalog, slice_milli
 from gpuloom.catalog.entries import mig_resource
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.node import Delivery, NodeMode, NodeState
@@ -26,10 +26,14 @@ def offers_of(states: Sequence[NodeState]) -> Offers:
     )
     own = [state for state in states if state.mode is NodeMode.GPULOOM and state.gpus]
     # One that is not in the catalogue has no profiles that anybody could ask for.
-    models = [load_catalog().find_gpu(name) for name in {gpu.model for state in own for gpu in state.gpus}]
-    profiles = {profile.name for model in models if model is not None for profile in model.mig_profiles}
+    found = (load_catalog().find_gpu(name) for name in {gpu.model for state in own for gpu in state.gpus})
+    milli: dict[str, int] = {}
+    for model in filter(None, found):
+        for profile in model.mig_profiles:
+            here = slice_milli(profile.memory_slices, model.mig_slices)
+            milli[profile.name] = min(here, milli.get(profile.name, here))
     by_environment = bool(own) and all(state.delivery is Delivery.ENV for state in own)
-    return Offers(bool(own), frozenset(profiles), by_environment, plugged)
+    return Offers(bool(own), frozenset(milli), by_environment, plugged, milli)
 
 
 def chosen_policy(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from gpuloom.model.gpu import SharingMode
 from gpuloom.model.layout import ChangeState, LayoutRequest, Sharing
 from gpuloom.model.mig import MigPlacement
 from gpuloom.placement.mig_geometry import Geometry, Layout, legal_layouts
+from services.node_agent.layout import layouts as layouts_module
 from services.node_agent.layout.adapters.journal_file import JournalFile
 from tests.contract.layout.rigs import (
     MODEL,
@@ -197,6 +199,30 @@ async def test_a_layout_that_is_not_back_in_time_is_restored_while_the_agent_ser
         assert all(closed)
         assert await agent.places() == {MIDDLE}
         assert await next_one.places() == {MIDDLE}
+
+
+async def test_a_card_that_was_taken_out_does_not_keep_the_boot_from_being_noted(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layouts_module, "_TEND_INTERVAL_S", 0.01)
+    async with opened(make()) as rig:
+        await a_cut_gpu(rig, MIDDLE, LARGE)
+        file = rig.folder / "layouts.json"
+        journal = orjson.loads(file.read_bytes())
+        journal["wanted"]["GPU-taken-out"] = journal["wanted"][rig.gpu]
+        file.write_bytes(orjson.dumps(journal))
+        rig.boot()
+
+        agent = await Agent.start(rig)
+        agent.node.move_to(agent.node.state)
+        async with running(agent.layouts.run):
+            await until(lambda: orjson.loads(file.read_bytes())["boot"] == str(rig.boots))
+        # What is taken away after it stays away.
+        await rig.driver().destroy(rig.gpu, LARGE)
+        next_one = await Agent.start(rig)
+
+        assert await next_one.places() == {MIDDLE}
+        assert "GPU-taken-out" in orjson.loads(file.read_bytes())["wanted"], "it may come back"
 
 
 async def test_a_caller_that_leaves_does_not_tear_the_journal(

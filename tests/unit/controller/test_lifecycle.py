@@ -18,7 +18,17 @@ from tests.unit.controller.builders import a_workload_object
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OPTIONS = JobOptions(image=Image("example/model:1"))
-MOVES = ["reconcile", "forget-status", "succeed", "fail", "wait", "change-spec", "delete-job", "run"]
+MOVES = [
+    "reconcile",
+    "forget-status",
+    "succeed",
+    "fail",
+    "wait",
+    "change-spec",
+    "delete-job",
+    "delete-newest",
+    "run",
+]
 
 
 @dataclass
@@ -62,6 +72,10 @@ class World:
             ended = {"type": condition, "status": "True", "lastTransitionTime": at, "message": "it ended"}
             job["status"] = {"conditions": [ended]}
 
+    def delete(self, name: str) -> None:
+        self.deleted_by_user.add(name)
+        del self.jobs[name]
+
     def live(self) -> list[JsonObject]:
         return [job for job in self.jobs.values() if not (job.get("status") or {}).get("conditions")]
 
@@ -80,9 +94,9 @@ class World:
             case "change-spec":
                 self.obj["spec"]["gpuCount"] = self.obj["spec"]["gpuCount"] % 8 + 1
             case "delete-job" if self.jobs:
-                victim = sorted(self.jobs)[0]
-                self.deleted_by_user.add(victim)
-                del self.jobs[victim]
+                self.delete(min(self.jobs))
+            case "delete-newest" if self.jobs:
+                self.delete(max(self.jobs))
             case "run":
                 for job in self.live():
                     self.pods.append(a_pod(job))
@@ -194,6 +208,22 @@ def test_what_is_over_stays_over_when_its_job_is_cleaned_up() -> None:
 
     assert (later.status.phase, later.attempt) == ("Succeeded", None)
     assert len(world.created) == 1
+
+
+def test_a_failed_workload_stays_failed_when_only_its_last_job_is_cleaned_up() -> None:
+    world = World(a_workload_object(retryPolicy={"maxRetries": 1, "backoffSeconds": 30}))
+    for _ in range(2):
+        world.reconcile()
+        world.end("Failed")
+        world.reconcile()
+        world.now += timedelta(seconds=301)
+    world.reconcile()
+    world.move("delete-newest")
+
+    later = world.reconcile()
+
+    assert (later.status.phase, later.status.retries, later.attempt) == ("Failed", 1, None)
+    assert len(world.created) == 2
 
 
 def test_more_retries_let_a_failed_workload_go_on() -> None:

@@ -1,4 +1,6 @@
+import re
 from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from gpuloom.codec.custom.workload import gpu_workload
 from gpuloom.codec.pod import pod_request
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.request import RequestKind
+from gpuloom.model.workload import GpuWorkloadSpec
+from services.controller.core import manifests
 from services.controller.core.manifests import Image, JobOptions, is_job_of_spec, job_manifest, job_name
 from tests.unit.controller.builders import a_workload, a_workload_object, the_printed_workload
 
@@ -107,6 +111,19 @@ def test_whatever_a_workload_asks_for_placement_understands(
 
 
 @pytest.mark.parametrize(
+    ("memories", "milli"), [((), "125"), ((40960,), "250"), ((81559,), "125"), ((40960, 81920), "125")]
+)
+def test_a_slice_is_the_part_that_it_is_of_gpus_with_the_memory_of_those_here(
+    memories: tuple[int, ...], milli: str
+) -> None:
+    options = replace(SHARES, gpu_memory_mib=frozenset(memories))
+
+    job = job_manifest(a_workload(migProfile="1g.10gb", gpuCount=1), 0, options)
+
+    assert container_of(job)["resources"]["limits"] == {"gpuloom.dev/gpu-milli": milli}
+
+
+@pytest.mark.parametrize(
     ("spec", "options", "told"),
     [
         ({"image": None}, JobOptions(image=None), "no image"),
@@ -135,6 +152,39 @@ def test_a_jobs_name_follows_from_what_runs_and_not_from_how_often_it_is_tried()
     assert is_job_of_spec(more_retries, job_name(workload, 3))
     assert not is_job_of_spec(other_image, job_name(workload, 1))
     assert job_name(workload, 1) != job_name(a_workload(uid="uid-2"), 1)
+
+
+@pytest.mark.parametrize("name", ["train", "train.v1.2", "t" * 253, "a." * 126 + "a"])
+@pytest.mark.parametrize(("size", "attempt"), [(2, 0), (4096, 100)])
+def test_the_pods_of_a_gang_get_host_names_that_the_api_server_accepts(
+    name: str, size: int, attempt: int
+) -> None:
+    obj = a_workload_object(gang={"size": size})
+    obj["metadata"]["name"] = name
+    workload = gpu_workload(obj)
+
+    job = job_manifest(workload, attempt, PLAIN)
+
+    last_host = f"{job['metadata']['name']}-{size - 1}"
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", last_host)
+    assert is_job_of_spec(workload, job["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class LaterSpec(GpuWorkloadSpec):
+    """As a version to come may have it."""
+
+    later: str | None = None
+
+
+def test_an_upgrade_that_knows_more_fields_leaves_what_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = a_workload(migProfile="1g.5gb", podTemplate={"spec": {"containers": [{"name": "a"}]}})
+    known = {member.name: getattr(before.spec, member.name) for member in fields(before.spec)}
+    now = job_name(before, 0)
+    monkeypatch.setattr(manifests, "GpuWorkloadSpec", LaterSpec)
+
+    assert job_name(replace(before, spec=LaterSpec(**known)), 0) == now
+    assert job_name(replace(before, spec=LaterSpec(**known, later="x")), 0) != now
 
 
 def test_pins_are_added_to_every_alternative_that_the_template_requires() -> None:
@@ -166,6 +216,7 @@ SHAPED = st.fixed_dictionaries(
 @given(st.one_of(SHAPED, st.dictionaries(WORDS, JSON, max_size=3)), st.sampled_from([None, "node-7"]))
 @example({"spec": {"containers": [{"env": None}]}}, None)
 @example({"spec": {"containers": [{"env": {"A": "b"}}]}}, None)
+@example({"spec": {"containers": [{"env": [{"name": ["MODEL_NAME"]}]}]}}, None)
 @example({"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "x"}}}}}, "node-7")
 @example({"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [None]}}}}}, "node-7")
 def test_a_template_however_odd_becomes_a_job_or_is_refused(
@@ -176,7 +227,7 @@ def test_a_template_however_odd_becomes_a_job_or_is_refused(
     with suppress(InvalidRequestError):
         job = job_manifest(workload, 0, JobOptions(image=None, node=node))
 
-        assert "MODEL_NAME" in {one["name"] for one in container_of(job)["env"] if "name" in one}
+        assert "MODEL_NAME" in [one["name"] for one in container_of(job)["env"] if "name" in one]
         assert job["metadata"]["name"] == job_name(workload, 0)
 
 

@@ -1,8 +1,10 @@
 """Steps over many workloads: the new go first, those that are settled cost nothing, none stops the others."""
 
 import asyncio
+import itertools
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ from gpuloom.kube.objects import JsonObject, ObjectKey, key_of, uid_of
 from gpuloom.kube.reconciler import Reconciler, ReconcilerOptions
 from gpuloom.placement.strategies import WITHOUT_DEVICES
 from gpuloom.runtime.clock import FakeClock, settle
-from services.controller.core.manifests import Image, JobOptions, job_manifest
-from services.controller.core.nodes import GpuNode
+from services.controller.core.manifests import LABEL_WORKLOAD, Image, JobOptions, job_manifest
+from services.controller.core.nodes import GpuNode, gpu_node, pinned_host, promised_gpus
 from services.controller.metrics import ControllerMetrics
 from services.controller.workloads import FINALIZER, Workloads, WorkloadSettings
 from tests.unit.controller.builders import a_workload_object
@@ -36,6 +38,8 @@ class World:
     version: int = 0
     forbidden: str = ""
     """Why the server takes no Job: a quota, or somebody's admission."""
+    settings: WorkloadSettings = SETTINGS
+    gpu_nodes: list[JsonObject] = field(default_factory=list)
     hidden: list[JsonObject] = field(default_factory=list)
     """Jobs that are there and not observed yet."""
 
@@ -43,7 +47,7 @@ class World:
         registry = CollectorRegistry()
         recorder = EventRecorder(None, "c", "i", self.clock, registry=registry)  # type: ignore[arg-type]
         metrics = ControllerMetrics(registry)
-        self.steps = Workloads(self, self, recorder, SETTINGS, self.clock, metrics)
+        self.steps = Workloads(self, self, recorder, self.settings, self.clock, metrics)
         self.loop = Reconciler(
             "takeover", self, self.steps.reconcile, self.clock, registry, ReconcilerOptions(workers=8)
         )
@@ -131,8 +135,13 @@ class World:
     def gives_shares(self) -> bool:
         return False
 
-    def nodes(self) -> Sequence[GpuNode]:
-        return ()
+    def gpu_memory_mib(self) -> frozenset[int]:
+        return frozenset()
+
+    def nodes(self, made: Sequence[JsonObject] = ()) -> Sequence[GpuNode]:
+        jobs = {job["metadata"]["name"]: job for job in [*made, *itertools.chain(*self.jobs.values())]}
+        promised = promised_gpus(jobs.values(), {})
+        return [gpu_node(node, 0, promised) for node in self.gpu_nodes]
 
     def image_of(self, model: str) -> Image | None:
         return None
@@ -168,6 +177,18 @@ async def test_a_job_that_the_server_does_not_allow_is_told_and_tried_again() ->
 
     assert (told["phase"], told["message"]) == ("Pending", "exceeded quota: count/jobs.batch")
     assert world.workloads["team-a", "train"]["status"]["phase"] == "Scheduling"
+
+
+async def test_a_message_longer_than_a_status_takes_is_cut_and_the_status_written() -> None:
+    world = World()
+    world.add("train")
+    world.forbidden = "0/5000 nodes are available: " + "a reason of its own for each node; " * 5000
+
+    await world.until_quiet()
+
+    told = world.workloads["team-a", "train"]["status"]
+    assert told["message"].startswith("0/5000 nodes are available")
+    assert gpu_workload(world.workloads["team-a", "train"]).status.message == told["message"]
 
 
 PHASES = ["", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed"]
@@ -221,3 +242,57 @@ async def test_a_workload_made_during_the_change_of_leaders_gets_its_job_before_
     assert len(made) == len(set(made)) == 201
     # The finalizer, and then the Job, while each of the eight workers took up one of the others.
     assert world.calls.index(("create_job", "late")) < 3 * 8
+
+
+def a_gpu_node(name: str, gpus: int = 4) -> JsonObject:
+    labels = {"kubernetes.io/hostname": f"host-{name}"}
+    status = {
+        "allocatable": {"nvidia.com/gpu": str(gpus)},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    return {"metadata": {"name": name, "labels": labels}, "status": status}
+
+
+def a_pinning_world(**strategies: Any) -> World:
+    settings = replace(SETTINGS, pins_nodes=True, strategies={**WITHOUT_DEVICES, **strategies})
+    return World(settings=settings, gpu_nodes=[a_gpu_node(f"n{number}") for number in range(4)])
+
+
+async def test_workloads_that_come_at_once_are_not_all_required_to_go_to_one_node() -> None:
+    world = a_pinning_world()
+    for number in range(9):
+        world.add(f"w{number}")
+
+    await world.until_quiet()
+
+    pinned = Counter(pinned_host(job) for jobs in world.jobs.values() for job in jobs)
+    left = [w["status"]["message"] for w in world.workloads.values() if w["status"]["phase"] == "Pending"]
+    assert pinned == {f"host-n{number}": 2 for number in range(4)}
+    assert left == ["no ready node has 2 free GPUs for strategy leastLoaded"]
+
+
+async def test_a_gang_goes_to_one_node_only_if_all_of_it_has_room_there() -> None:
+    world = a_pinning_world()
+    for name, size in (("small", 2), ("large", 3)):
+        world.add(name)["spec"]["gang"] = {"size": size}
+    world.add("sliced")["spec"].update(migProfile="1g.5gb", gpuCount=7)
+
+    await world.until_quiet()
+
+    pinned = {
+        jobs[0]["metadata"]["labels"][LABEL_WORKLOAD]: pinned_host(jobs[0]) for jobs in world.jobs.values()
+    }
+    assert pinned["small"] is not None
+    assert (pinned["large"], pinned["sliced"]) == (None, None)
+
+
+async def test_a_strategy_of_somebody_else_that_fails_is_told_and_stops_nobody() -> None:
+    world = a_pinning_world(broken=lambda nodes, uid: nodes[99])
+    world.add("odd")["spec"]["schedulingStrategy"] = "broken"
+    world.add("fine")
+
+    await world.until_quiet()
+
+    told = world.workloads["team-a", "odd"]["status"]
+    assert "strategy broken failed: IndexError" in told["message"]
+    assert world.workloads["team-a", "fine"]["status"]["phase"] == "Scheduling"

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from gpuloom.errors import GpuloomError, NotAllowedError, NotFoundError, UnavailableError
@@ -44,6 +46,20 @@ def a_pod(name: str = "p", namespace: str = "ns") -> JsonObject:
 
 def a_recorder(api: MemoryEvents, clock: FakeClock, capacity: int = 100) -> EventRecorder:
     return EventRecorder(api, "extender", "extender-0", clock, EventSettings(capacity=capacity))
+
+
+@pytest.mark.parametrize("name", ["p" * 253, "p" * 229 + "-p", "p" * 228 + "-.p", "a." * 126 + "a"])
+async def test_the_name_of_an_event_about_a_long_name_is_one_that_the_api_server_takes(name: str) -> None:
+    api = MemoryEvents()
+    recorder = a_recorder(api, FakeClock())
+
+    recorder.normal(a_pod(name), "Placed", "on n1")
+    await recorder.write_due()
+
+    ((_, made),) = api.events
+    label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert re.fullmatch(rf"{label}(\.{label})*", made)
+    assert len(made) <= 253
 
 
 async def test_the_same_again_counts_up_with_one_write_an_interval() -> None:

@@ -27,6 +27,19 @@ def cards(*holds: Hold) -> tuple[Card, ...]:
     return cards_of([node], Knowledge({}, holds=holds))
 
 
+@pytest.mark.parametrize(("delivery", "takes_clients"), [(Delivery.NRI, True), (Delivery.ENV, False)])
+def test_only_a_runtime_that_takes_our_devices_takes_what_makes_a_client_of_mps(
+    delivery: Delivery, takes_clients: bool
+) -> None:
+    gpus = (Gpu("GPU-b", 1, MODEL, "ampere", 40960, GpuHealth.HEALTHY),)
+
+    (card,) = cards_of(
+        [NodeFacts(NodeState("n1", "uid-n1", NodeMode.GPULOOM, delivery, gpus))], Knowledge({})
+    )
+
+    assert (card.takes_clients, card.closed) == (takes_clients, "")
+
+
 def held(uuid: str, mig: str = "", owner: HoldOwner = SERVICE) -> Hold:
     device = AllocatedDevice(DeviceRef(uuid, place(mig) if mig else None), 1000, 0)
     return Hold("h", "n1", owner, "a reservation", device=device)

@@ -47,6 +47,20 @@ def test_an_idle_gpu_is_shared_as_asked_once_and_a_used_one_is_waited_for(
     assert "team/x" in used.reasons["GPU-n1-0"]
 
 
+def test_mps_is_not_switched_on_where_no_container_could_be_its_client() -> None:
+    card = a_card(cut=False, takes_clients=False)
+    spec = GpuSharingPolicySpec(SharingStrategy.MPS)
+
+    by_mps = planned(replace(SPEC, mps_enabled=True), card)
+    by_time = planned(replace(SPEC, time_slicing_enabled=True), card)
+
+    assert by_mps.requests == ()
+    assert "by environment" in by_mps.reasons[card.uuid]
+    assert len(by_time.requests) == 1
+    assert policy_condition(spec, [card], []).status is False
+    assert policy_condition(spec, [card, a_card("n2")], []).status is True
+
+
 def test_a_gpu_that_can_t_be_cut_can_be_shared_and_is_told_so() -> None:
     card = replace(a_card(cut=False), geometry=UNCUT, model="T4")
 

@@ -1,6 +1,7 @@
 """Who is moved to make room, at what price, and when nobody is."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from services.mig_controller.core.cards import Card
 from services.mig_controller.core.defragmentation import FitPlan
 from services.mig_controller.core.movable import reason_to_stay
 from services.mig_controller.defragmenter import Defragmenter, DefragmentOptions
-from tests.unit.mig_controller.builders import a_card, a_pod, a_slice, a_wish
+from tests.unit.mig_controller.builders import a_card, a_pod, a_slice, a_wish, the_geometry
 
 TWO_HOURS_IN = datetime(2026, 1, 1, 2, tzinfo=UTC)
 NANO_USD_PER_HOUR = 4_000_000_000
@@ -44,6 +45,26 @@ def test_a_move_costs_what_the_slice_cost_since_the_work_was_last_saved() -> Non
 
     assert never.price_usd == pytest.approx(2 * 4 / 8)
     assert later.price_usd == pytest.approx(0.5 * 4 / 8)
+
+
+def test_a_move_costs_the_part_of_the_gpu_that_the_slice_is_on_its_model() -> None:
+    small = [a_slice(f"1g.10gb@{start}", f"team/{name}") for start, name in enumerate("abcd")]
+    card = a_card("n1", *small, a_slice("3g.40gb@4", "team/large"))
+    card = replace(card, model="A100-SXM4-80GB", geometry=the_geometry("A100-SXM4-80GB"))
+    pods = [a_pod(name) for name in "abcd"]
+
+    found = a_defragmenter(pods).plan([card], {"2g.20gb": 1}, TWO_HOURS_IN)
+
+    assert [move.price_usd for move in found.moves] == [pytest.approx(2 * 4 / 8)] * 2
+
+
+@pytest.mark.parametrize("written", ["yesterday", "", "2026-13-01T00:00:00Z", "²"])
+def test_whatever_a_pod_writes_as_its_checkpoint_time_others_can_be_planned_for(written: str) -> None:
+    odd = a_pod("a", {"checkpoint-time": written})
+
+    (move,) = plan([odd], in_the_way("team/a")).moves
+
+    assert move.price_usd == pytest.approx(2 * 4 / 8)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,18 @@ def test_a_free_slice_is_left_to_the_scheduler() -> None:
     assert plan([card], [a_wish("a")], Options(), NOW_S).cuts == ()
 
 
+def test_a_slice_is_made_only_where_it_is_the_part_of_a_gpu_that_the_pod_asks_for() -> None:
+    an_eighth, a_quarter = (replace(a_wish("a", "1g.10gb"), milli=milli) for milli in (125, 250))
+    card = a_card(cut=False)
+
+    (cut,) = plan([card], [a_quarter], Options(), NOW_S).cuts
+    other = plan([card], [an_eighth], Options(), NOW_S)
+
+    assert [one.profile for one in cut.create] == ["1g.10gb"]
+    assert other.cuts == ()
+    assert "1g.10gb is 250 thousandths of the GPUs here, not 125" in other.unmet["uid-a"]
+
+
 def test_room_on_a_cut_card_comes_before_an_unused_one() -> None:
     cards = [a_card("n1", a_slice("3g.20gb@0", "team/x")), a_card("n2", cut=False)]
 

@@ -42,6 +42,13 @@ def test_memory_counts_too() -> None:
     assert "no GPU can get an MPS daemon now" in found.unmet["uid-a"]
 
 
+def test_no_daemon_is_started_where_no_container_could_be_its_client() -> None:
+    found = plan_shares([a_card(cut=False, takes_clients=False)], [a_share("a")], Options(), NOW_S)
+
+    assert found.changes == ()
+    assert "by environment" in found.unmet["uid-a"]
+
+
 def test_a_daemon_that_nobody_has_needed_for_long_ends() -> None:
     def ends(**more: Any) -> bool:
         card = a_card(**(MPS | {"idle_since_s": 0.0} | more))

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from gpuloom.errors import ConflictError, UnavailableError
+from gpuloom.errors import ConflictError, NotFoundError, UnavailableError
 from gpuloom.model.claims import HoldTarget
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import Hold
@@ -13,6 +14,7 @@ from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
 from gpuloom.model.snapshot import NodeFacts, NodePlace
 from gpuloom.runtime.clock import FakeClock
+from services.mig_controller.core.intents import stray_holds
 from services.mig_controller.core.steering import busy_nodes
 from services.mig_controller.metrics import MigMetrics
 from services.mig_controller.steering import Steering, SteeringOptions
@@ -24,6 +26,7 @@ OPTIONS = SteeringOptions(enabled=True, delay_s=30.0, pause_s=600.0, timeout_s=9
 class World:
     labels: dict[str, tuple[str, str]] = field(default_factory=dict)
     held: dict[str, HoldTarget] = field(default_factory=dict)
+    renewed: set[str] = field(default_factory=set)
     in_use: bool = False
     refuses: str = ""
     away: bool = False
@@ -41,7 +44,9 @@ class World:
         self.held[name] = target
 
     async def renew(self, name: str, ttl_s: int) -> None:
-        assert name in self.held
+        if name not in self.held:
+            raise NotFoundError("it is over")
+        self.renewed.add(name)
 
     async def release(self, name: str) -> None:
         self.held.pop(name, None)
@@ -204,6 +209,55 @@ async def test_the_hold_ends_when_the_manager_says_how_it_went_and_the_node_rest
     assert during == [1, 1, 1]
     assert world.held == {}
     assert world.labels["n1"] == ("all-disabled", "success"), "steered again at once"
+
+
+async def test_a_node_stays_held_though_the_leader_changes_while_the_manager_is_at_work() -> None:
+    world, clock = World(), FakeClock()
+    await after_a_while(a_steering(world, clock), clock, [SMALL], [a_node("n1"), a_node("n2")])
+    world.labels["n1"] = ("all-1g.5gb", "rebooting")
+    nodes = [a_node("n1", untrusted_reasons=("silent",)), a_node("n2")]
+
+    next_ = a_steering(world, clock)
+    await release_strays(world)
+    await next_.take_over(nodes)
+    await after_a_while(next_, clock, [SMALL], nodes)
+    during = [target.node_name for target in world.held.values()]
+    world.labels["n1"] = ("all-1g.5gb", "success")
+    await next_.step([], nodes)
+
+    assert during == ["n1"], "let go of, or another one is asked about for the same pods"
+    assert world.renewed == {"mig-node-uid-n1"}
+    assert world.held == {}
+
+
+async def test_a_hold_that_was_lost_while_the_manager_is_at_work_is_taken_again() -> None:
+    world, clock = World(), FakeClock()
+    steering = a_steering(world, clock)
+    await after_a_while(steering, clock, [SMALL], [a_node("n1")])
+    world.labels["n1"] = ("all-1g.5gb", "pending")
+    world.held.clear()
+    await clock.advance(60.0)
+
+    await steering.step([SMALL], [a_node("n1")])
+
+    assert [target.node_name for target in world.held.values()] == ["n1"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_holds_of_before_on_nodes_that_were_not_asked_about_or_are_gone_end(enabled: bool) -> None:
+    clock, target = FakeClock(), HoldTarget("n1", "uid-n1")
+    world = World(held={"mig-node-uid-n1": target, "mig-node-uid-gone": target})
+    if not enabled:
+        world.labels["n1"] = ("all-1g.5gb", "success")
+
+    await a_steering(world, clock, replace(OPTIONS, enabled=enabled)).take_over([a_node("n1")])
+
+    assert world.held == {}
+
+
+async def release_strays(world: World) -> None:
+    for name in stray_holds(await world.list_own(), ()):
+        await world.release(name)
 
 
 async def test_a_manager_that_never_answers_keeps_no_node_closed() -> None:

@@ -105,6 +105,27 @@ def test_a_card_that_the_catalogue_lacks_hides_no_other() -> None:
     assert "1g.5gb" in {each.profile for each in offers.slices}
 
 
+@pytest.mark.parametrize(
+    ("models", "part"),
+    [
+        (["NVIDIA A100-SXM4-40GB"], 0.25),
+        (["NVIDIA A100-SXM4-80GB"], 0.125),
+        (["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"], 0.125),
+    ],
+)
+def test_a_slice_is_the_part_of_a_gpu_that_it_is_on_the_models_that_are_here(
+    models: list[str], part: float
+) -> None:
+    cards = tuple(
+        replace(a_state().gpus[0], model=model, mig_enabled=True, mig_instances=()) for model in models
+    )
+    state = replace(a_state(), mode=NodeMode.GPULOOM, gpus=cards)
+
+    offers = offers_of([NodeFacts(state)], load_catalog())
+
+    assert {each.profile: each.gpus for each in offers.slices}["1g.10gb"] == part
+
+
 def test_a_deployment_gets_a_patch_that_takes_the_old_request_away() -> None:
     workload = a_workload(
         "web-6d4cf56db6-aaaa1",

@@ -83,6 +83,18 @@ def test_a_namespace_of_the_system_or_one_that_opted_out_is_left_alone(
     assert (changed, told) == (pod, [])
 
 
+def test_a_pod_that_is_on_a_node_already_is_left_alone() -> None:
+    policy = PodPolicy(share_by_default=True, scheduler_name="ours", gang_timeout_s=60)
+    pods = a_pod(labels={"gpuloom.dev/gang": "g"}), a_pod({"gpuloom.dev/gpu-milli": "500"})
+    known = around(ON, offers=Offers(shares=True, mig_profiles=OFFERS.mig_profiles, by_environment=True))
+
+    for pod in pods:
+        pod["spec"]["nodeName"] = "n1"
+
+        assert mutated_pod(pod, "team", policy, known) == (pod, [])
+        assert not wants_advice(pod, "team", policy, known)
+
+
 def test_history_below_half_becomes_the_advised_slice_which_placement_understands() -> None:
     changed, told = mutated_pod(a_pod(), "team", PodPolicy(), around(ON))
 
@@ -103,6 +115,21 @@ def test_a_pod_that_is_busy_or_not_known_keeps_its_gpu_and_is_told_how_its_names
 
     assert changed == a_pod(annotations={"gpu-autoscaler.io/sharing-mode": "mps"})
     assert told == []
+
+
+def test_limits_are_not_asked_for_where_no_node_could_keep_a_pod_to_them() -> None:
+    offers = Offers(shares=True, by_environment=True)
+    known = around(ON, offers=offers, advice=Advice(utilization=0.2, milli=250))
+    timed = a_pod(labels={"gpu-autoscaler.io/sharing-mode": "timeslicing"})
+
+    whole, told = mutated_pod(a_pod(), "team", PodPolicy(), known)
+    share, _ = mutated_pod(a_pod({"gpuloom.dev/gpu-milli": "500"}), "team", PodPolicy(), known)
+    by_time, _ = mutated_pod(timed, "team", PodPolicy(), known)
+
+    assert limits_of(whole) == {"nvidia.com/gpu": "1"}
+    assert "limited" in told[0]
+    assert "gpuloom.dev/enforcement" not in (share["metadata"].get("annotations") or {})
+    assert limits_of(by_time) == {"gpuloom.dev/gpu-milli": "250"}
 
 
 def test_a_slice_that_nvidias_plugin_gives_out_is_asked_for_under_its_name() -> None:

@@ -7,6 +7,7 @@ serves one user at a time. A daemon that dies is started again, and whose work i
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,8 @@ class MpsDaemons:
         self._clock = clock
         self._options = options or MpsOptions()
         self._daemons: dict[str, asyncio.subprocess.Process] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One at a time on a GPU: what is stopped must not be taken for dead, and started again."""
         self._dead: set[str] = set()
         """GPUs whose daemon died and could not be started again yet: it dies once."""
 
@@ -65,40 +68,53 @@ class MpsDaemons:
         return sharing if await self._answers(gpu_uuid) else Sharing()
 
     async def start(self, gpu_uuid: str, sharing: Sharing) -> None:
-        if sharing.mode is SharingMode.TIME_SLICING:
-            await self._set_time_slice(gpu_uuid, sharing.time_slice)
-        if sharing.mode is SharingMode.MPS:
-            await self._start_daemon(gpu_uuid, sharing)
-        await asyncio.to_thread(self._keep, gpu_uuid, sharing)
+        async with self._turns[gpu_uuid]:
+            if sharing.mode is SharingMode.TIME_SLICING:
+                await self._set_time_slice(gpu_uuid, sharing.time_slice)
+            if sharing.mode is SharingMode.MPS:
+                await self._start_daemon(gpu_uuid, sharing)
+            await asyncio.to_thread(self._keep, gpu_uuid, sharing)
 
     async def stop(self, gpu_uuid: str) -> None:
-        sharing = await asyncio.to_thread(self._kept, gpu_uuid)
-        await asyncio.to_thread(self._keep, gpu_uuid, Sharing())
-        if sharing.mode is SharingMode.MPS:
-            await self._stop_daemon(gpu_uuid)
-        if sharing.mode is SharingMode.TIME_SLICING:
-            await self._set_time_slice(gpu_uuid, 0)
+        async with self._turns[gpu_uuid]:
+            sharing = await asyncio.to_thread(self._kept, gpu_uuid)
+            # Before it ends: an agent that dies in between must not start it again.
+            await asyncio.to_thread(self._keep, gpu_uuid, Sharing())
+            try:
+                if sharing.mode is SharingMode.MPS:
+                    await self._stop_daemon(gpu_uuid)
+                if sharing.mode is SharingMode.TIME_SLICING:
+                    await self._set_time_slice(gpu_uuid, 0)
+            except (StepError, UnavailableError, OSError):
+                # Whoever reads next must see that it is shared yet.
+                await asyncio.to_thread(self._keep, gpu_uuid, sharing)
+                raise
 
     async def tend(self, clients_of: Callable[[str], tuple[str, ...]]) -> int:
         """Start daemons again that died; how many. `clients_of` names the pods that have the GPU."""
         deaths = 0
         for folder in await asyncio.to_thread(self._folders):
-            uuid = folder.name
-            sharing = await asyncio.to_thread(self._kept, uuid)
-            if sharing.mode is not SharingMode.MPS or await self._answers(uuid):
-                self._dead.discard(uuid)
-                continue
-            if uuid not in self._dead:
-                self._dead.add(uuid)
-                deaths += 1
-                fields = {"gpu": uuid, "pods": ", ".join(clients_of(uuid))}
-                _log.warning("the MPS daemon of a GPU died, and with it the work of these pods", extra=fields)
-            try:
-                await self._start_daemon(uuid, sharing)
-            except (StepError, UnavailableError, OSError) as error:
-                fields = {"gpu": uuid, "reason": str(error)}
-                _log.warning("the MPS daemon of a GPU can't be started again", extra=fields)
+            async with self._turns[folder.name]:
+                deaths += await self._tend_one(folder.name, clients_of)
         return deaths
+
+    async def _tend_one(self, uuid: str, clients_of: Callable[[str], tuple[str, ...]]) -> bool:
+        """Whether its daemon died since the last time."""
+        sharing = await asyncio.to_thread(self._kept, uuid)
+        if sharing.mode is not SharingMode.MPS or await self._answers(uuid):
+            self._dead.discard(uuid)
+            return False
+        died = uuid not in self._dead
+        if died:
+            self._dead.add(uuid)
+            fields = {"gpu": uuid, "pods": ", ".join(clients_of(uuid))}
+            _log.warning("the MPS daemon of a GPU died, and with it the work of these pods", extra=fields)
+        try:
+            await self._start_daemon(uuid, sharing)
+        except (StepError, UnavailableError, OSError) as error:
+            fields = {"gpu": uuid, "reason": str(error)}
+            _log.warning("the MPS daemon of a GPU can't be started again", extra=fields)
+        return died
 
     async def _start_daemon(self, gpu_uuid: str, sharing: Sharing) -> None:
         await self._set_compute_mode(gpu_uuid, exclusive=True)
