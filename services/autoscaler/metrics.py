@@ -15,7 +15,9 @@ class AutoscalerMetrics:
         self.actions = self._counter(
             "scaling_actions_total", "Scaling actions by outcome", "action", "pool", "result"
         )
-        self.interruptions = self._counter("spot_interruptions_total", "Spot notices of our nodes", "pool")
+        self.interruptions = self._counter(
+            "spot_interruptions_total", "Spot nodes that were given notice or lost", "pool"
+        )
         self.errors = self._counter("reconcile_errors_total", "Rounds and steps that failed")
         self.duration = Histogram(
             "gpu_autoscaler_scaling_duration_seconds",

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim, GpuNodeClaimStatus
 from gpuloom.model.objects import Condition, ConditionStatus
+from gpuloom.model.policies import CapacityType
 from services.autoscaler.core.machines import FailureKind, Instance
 
 CONDITION_LAUNCHED = "Launched"
@@ -159,6 +160,9 @@ def without_machine(claim: GpuNodeClaim, now: datetime, timeouts: Timeouts) -> G
         if not _is_over(told.last_transition, timeouts.missing_s, now):
             return None
     text = "the cloud no longer has the machine"
+    # Taken back without a notice, or before anybody read it, is an interruption like any other.
+    if claim.spec.offering.capacity_type is CapacityType.SPOT and is_live(claim) and not has_notice(claim):
+        status = with_condition(status, CONDITION_INTERRUPTED, True, REASON_LOST, text, now=now)
     return gone(with_condition(status, CONDITION_DRAINED, False, REASON_LOST, text, now=now), now)
 
 

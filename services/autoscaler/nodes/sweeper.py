@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError
@@ -180,6 +180,8 @@ class Sweeper:
 
     def _measure(self, claim: GpuNodeClaim, step: Record, now: datetime) -> None:
         status, pool = step.status, claim.spec.pool_name
+        if life.has_notice(replace(claim, status=status)) and not life.has_notice(claim):
+            self._metrics.interruptions.labels(pool).inc()
         if status.state is ClaimState.GPU_READY and status.requested is not None:
             self._metrics.scaled("scale-up", pool, "succeeded")
             self._metrics.took("scale-up", (now - status.requested).total_seconds())

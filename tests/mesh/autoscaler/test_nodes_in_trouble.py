@@ -296,3 +296,37 @@ async def test_f10_a_node_that_use_bought_stays_while_the_others_would_be_too_bu
         assert (bought, kept, world.cloud.bought) == (2, 2, 2)
         assert "without it GPU utilization is 100%, above 80%" in told
         assert world.claim_states() == ["GPUReady", "Gone"]
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+async def test_a_spot_machine_that_the_cloud_takes_is_one_interruption_with_a_notice_and_without(
+    noticed: bool,
+) -> None:
+    async with a_world() as world:
+        node = await with_a_node(world, spotPercentage=100)
+        assert world.replica is not None
+        if noticed:
+            world.annotate_node(node, **{ANNOTATION_SPOT_WARNING: "true"})
+            await world.rounds(1)
+        del world.cloud.machines[node]
+
+        await world.rounds(20)
+
+        (taken,) = [one for one in world.claims() if one.status.node_name == node]
+        assert taken.spec.offering.capacity_type is CapacityType.SPOT
+        assert taken.status.gone is not None
+        assert world.replica.scaler.book.interruptions == 1
+        value = world.replica.registry.get_sample_value
+        assert value("gpu_autoscaler_spot_interruptions_total", {"pool": POOL}) == 1
+
+
+async def test_a_spot_machine_that_we_end_is_no_interruption() -> None:
+    async with a_world() as world:
+        node = await with_a_node(world, scaleDownCooldownSeconds=0)
+        world.api.store.delete("pods", "first", namespace="default")
+
+        await world.rounds(30)
+
+        assert node not in world.cloud.machines
+        assert world.replica is not None
+        assert world.replica.scaler.book.interruptions == 0
