@@ -31,6 +31,7 @@ from services.autoscaler.config import AutoscalerConfig, CloudsConfig
 from services.autoscaler.core.filling import MachineForm
 from services.autoscaler.core.machines import Instance
 from services.autoscaler.core.offerings import OfferingKey
+from services.autoscaler.core.policy_status import Taken
 from services.autoscaler.core.table import SIMULATED_TYPES
 from services.autoscaler.inference.wiring import Shared, keda_serving, open_inference
 from services.autoscaler.metrics import AutoscalerMetrics
@@ -42,7 +43,7 @@ from services.autoscaler.nodes.loop import NodeLoop
 from services.autoscaler.nodes.policy_store import PolicyStore
 from services.autoscaler.nodes.pressure import PressureSource
 from services.autoscaler.nodes.prices import CostEnginePrices
-from services.autoscaler.nodes.scaler import KEPT_ACTIONS, Scaler, ScalerSettings, Taken
+from services.autoscaler.nodes.scaler import KEPT_ACTIONS, Scaler, ScalerSettings
 from services.autoscaler.nodes.sweeper import Sweeper, SweepInputs, Tools, adopted_spec
 from services.autoscaler.server import ALLOWED_CALLERS, SERVICE, AutoscalerServer
 from services.autoscaler.store.history import MIGRATIONS, SqlHistory

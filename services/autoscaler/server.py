@@ -14,10 +14,10 @@ from gpuloom.runtime.clock import Clock
 from gpuloom.v1 import autoscaler_pb2 as pb
 from gpuloom.v1.autoscaler_pb2_grpc import AutoscalerServiceServicer
 from services.autoscaler.core.policies import remaining_s
-from services.autoscaler.core.policy_status import Outcome, message_of
+from services.autoscaler.core.policy_status import Outcome, Taken, message_of
 from services.autoscaler.inference.core.standing import Standing
 from services.autoscaler.inference.wire import inference_to_proto
-from services.autoscaler.nodes.scaler import Scaler, Taken
+from services.autoscaler.nodes.scaler import Scaler
 
 ALLOWED_CALLERS = {
     "GetStatus": frozenset({"console", "cli"}),

@@ -48,6 +48,16 @@ class Memory:
     drained: list[datetime] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An action that was taken, for the history."""
+
+    policy: str
+    action: ScalingAction
+    claims: tuple[str, ...] = ()
+    nano_usd_per_hour: int = 0
+
+
 def status_of(outcome: Outcome, memory: Memory) -> AutoscalingPolicyStatus:
     ready = [one for one in outcome.claims if one.status.gpu_ready is not None]
     tiers = Counter(one.spec.offering.capacity_type for one in ready)

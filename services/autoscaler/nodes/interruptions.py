@@ -14,11 +14,11 @@ from services.autoscaler.core.offerings import key_of
 from services.autoscaler.core.pending import units_of
 from services.autoscaler.core.plan import make_plan
 from services.autoscaler.core.policies import Effective
-from services.autoscaler.core.policy_status import an_action
+from services.autoscaler.core.policy_status import Taken, an_action
 from services.autoscaler.core.scale_up import problem_of
 from services.autoscaler.core.spot import Notice, alternatives, notice_of
 from services.autoscaler.nodes.drainer import Drainer
-from services.autoscaler.nodes.scaler import Scaler, Taken
+from services.autoscaler.nodes.scaler import Scaler
 from services.autoscaler.nodes.sweeper import Tools
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from gpuloom.catalog import load_catalog
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
-from gpuloom.model.policies import CloudProvider, Prediction, ScaleDirection, ScalingAction
+from gpuloom.model.policies import CloudProvider, Prediction, ScaleDirection
 from services.autoscaler.core import claims as life
 from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
 from services.autoscaler.core.consolidation import decide_consolidation, may_leave
@@ -22,7 +22,7 @@ from services.autoscaler.core.offerings import Book, OfferingKey, book_of
 from services.autoscaler.core.pending import PendingPod
 from services.autoscaler.core.plan import PlannedNode
 from services.autoscaler.core.policies import Effective, claims_of, cooldown_start, remaining_s
-from services.autoscaler.core.policy_status import Memory, Outcome, an_action
+from services.autoscaler.core.policy_status import Memory, Outcome, Taken, an_action
 from services.autoscaler.core.scale_down import DownSettings, NodeLoad, ScaleDown, UseBook, decide_scale_down
 from services.autoscaler.core.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
 from services.autoscaler.core.table import Market, Table, offering_table, priced
@@ -30,6 +30,7 @@ from services.autoscaler.nodes.claim_store import ClaimStore, new_claim
 from services.autoscaler.nodes.cluster import ClusterReader, Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore
 from services.autoscaler.nodes.prices import on_demand_prices
+from services.autoscaler.nodes.retries import Retries
 from services.autoscaler.nodes.sweeper import Sweeper, Tools
 
 _log = logging.getLogger(__name__)
@@ -46,16 +47,6 @@ class ScalerSettings:
     consolidates: bool = True
     hours_a_month: int = HOURS_A_MONTH
     bounds: Bounds = field(default_factory=Bounds)
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """An action that was taken, for the history."""
-
-    policy: str
-    action: ScalingAction
-    claims: tuple[str, ...] = ()
-    nano_usd_per_hour: int = 0
 
 
 PressureOf = Callable[[Effective, Snapshot], Pressure]
@@ -95,6 +86,7 @@ class Scaler:
         self._use = UseBook(settings.down.window_s)
         self._memories: dict[str, Memory] = {}
         self._told: dict[tuple[str, str], object] = {}
+        self._retries = Retries(tools)
 
     def unlisted_reason(self) -> str:
         """Why not even a notice can be followed, which needs nobody but Kubernetes."""
@@ -118,14 +110,26 @@ class Scaler:
         pending = self.hastened(snapshot.pending)
         effective = self.policies.effective()
         for policy in effective:
-            outcome = await self._decide(policy, claims, snapshot, pending, now)
+            step = f"decision of policy {policy.name}"
+            if not self._retries.is_due(step):
+                continue
+            outcome = await self._retries.run(step, self._decide(policy, claims, snapshot, pending, now))
+            # It may have bought for some of the pods: nobody else does before that shows.
+            if outcome is None:
+                break
             self.outcomes[policy.name] = outcome
             helped = {pod.ref.uid for node in outcome.up.nodes for pod in node.pods}
             pending = [pod for pod in pending if pod.ref.uid not in helped]
-            await self.policies.write_status(policy, outcome, self.memory(policy))
+            await self._write_status(policy, outcome)
         for name in self.outcomes.keys() - {policy.name for policy in effective}:
             del self.outcomes[name]
         self._show(claims, snapshot, now)
+
+    async def _write_status(self, policy: Effective, outcome: Outcome) -> None:
+        step = f"status of policy {policy.name}"
+        if self._retries.is_due(step):
+            written = self.policies.write_status(policy, outcome, self.memory(policy))
+            await self._retries.run(step, written)
 
     def memory(self, policy: Effective) -> Memory:
         if policy.name not in self._memories:
@@ -248,8 +252,6 @@ class Scaler:
             await self._scale_down(policy, down, now, dry_run)
         elif not up.nodes and not dry_run:
             await self._consolidate(policy, situation, snapshot, now)
-        sweeper = self.sweepers.get(spec.provider)
-        groups = sweeper.view.groups if sweeper is not None and sweeper.view is not None else ()
         pools = {pool.name for pool in spec.pools}
         return Outcome(
             policy=policy,
@@ -264,7 +266,7 @@ class Scaler:
             prediction=self.prediction_of(policy),
             notes=(
                 *self.notes_of(policy),
-                *(note for group in groups if group.pool in pools for note in group.notes),
+                *(note for group in situation.groups if group.pool in pools for note in group.notes),
             ),
             dry_run=dry_run,
         )

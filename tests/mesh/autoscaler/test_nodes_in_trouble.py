@@ -4,9 +4,11 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from gpuloom.errors import UnavailableError
 from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import GPU_NODE_CLAIMS
 from gpuloom.model.policies import CapacityType
@@ -14,8 +16,9 @@ from gpuloom.names import ANNOTATION_SPOT_WARNING
 from gpuloom.sim.kubeapi.verbs.store import WriteOptions
 from services.autoscaler.core.machines import Instance, InstanceState
 from services.autoscaler.core.plan import PlannedNode
+from services.autoscaler.core.policies import Effective
 from services.autoscaler.core.sweep import adopted_name
-from services.autoscaler.nodes.claim_store import new_claim
+from services.autoscaler.nodes.claim_store import NewClaim, new_claim
 from tests.mesh.autoscaler.memory_cloud import TYPE
 from tests.mesh.autoscaler.test_nodes_loop import PRIORITY, WAITED_S, with_a_node
 from tests.mesh.autoscaler.world import CLAIMS, POLICIES, POOL, a_world
@@ -330,3 +333,49 @@ async def test_a_spot_machine_that_we_end_is_no_interruption() -> None:
         assert node not in world.cloud.machines
         assert world.replica is not None
         assert world.replica.scaler.book.interruptions == 0
+
+
+async def test_a_policy_that_can_not_be_written_holds_up_no_other_and_is_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_world() as world:
+        world.add_policy("a-broken-one", nodePools=[])
+        world.add_policy("mine", minNodes=1)
+        replica = await world.restart()
+        write, asked = replica.policies.write_status, []
+
+        async def refuse(policy: Effective, *rest: Any) -> None:
+            asked.append(policy.name)
+            if policy.name == "a-broken-one":
+                raise UnavailableError("the API server refuses it")
+            await write(policy, *rest)
+
+        monkeypatch.setattr(replica.policies, "write_status", refuse)
+        await world.rounds(20)
+
+        assert world.claim_states() == ["GPUReady"]
+        assert world.policy("mine")["currentNodes"] == 1
+        tried = asked.count("a-broken-one")
+        assert 3 <= tried <= 7
+        assert asked.count("mine") > 2 * tried
+        assert replica.registry.get_sample_value("gpu_autoscaler_reconcile_errors_total") == tried
+
+
+async def test_a_decision_that_can_not_be_carried_out_holds_up_others_for_one_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_world() as world:
+        world.add_policy("a-broken-one", nodePools=[{"name": "other", "instanceTypes": [TYPE]}], minNodes=1)
+        world.add_policy("mine", minNodes=1)
+        replica = await world.restart()
+        create = replica.store.create
+
+        async def refuse(new: NewClaim) -> None:
+            if new.spec.pool_name == "other":
+                raise UnavailableError("the API server refuses it")
+            await create(new)
+
+        monkeypatch.setattr(replica.store, "create", refuse)
+        await world.rounds(10)
+
+        assert world.claim_states() == ["GPUReady"]
