@@ -26,7 +26,8 @@ class Cloud(Protocol):
     def provider(self) -> CloudProvider: ...
 
     async def observe(self) -> CloudView:
-        """Everything of ours, read now. Raise CloudError rather than leave something out."""
+        """Everything of ours, read now. Raise CloudError rather than leave something out, but for a group
+        that somebody must mend: that is told as unread."""
 
     async def request(self, order: Order) -> Instance | None:
         """Ask for a machine; the same order again asks for no second one.

@@ -27,6 +27,7 @@ from services.autoscaler.clouds.aws_reading import (
     is_missing_instance,
     is_not_allowed,
 )
+from services.autoscaler.clouds.groups import read_groups
 from services.autoscaler.clouds.threads import Threads
 from services.autoscaler.core.machines import (
     CloudView,
@@ -103,37 +104,45 @@ class AwsCloud:
         return await self._threads.run(translated)
 
     def _observe(self) -> CloudView:
-        described = self._describe(self._settings.groups.values())
-        details = self._details([one["InstanceId"] for group in described for one in group["Instances"]])
-        groups: list[Group] = []
-        instances: list[Instance] = []
-        failures: list[LaunchFailure] = []
-        for group in described:
-            pool = self._pool_of(group["AutoScalingGroupName"])
-            groups.append(group_of(group, pool, self._notes()))
-            instances.extend(
+        pools = {self._pool_of(name): name for name in self._settings.groups.values()}
+        described = self._described(pools.values())
+        ids = [one["InstanceId"] for group in described.values() for one in group["Instances"]]
+        details = self._details(ids)
+
+        def read(pool: str, name: str) -> CloudView:
+            group = self._found(described, name)
+            instances = (
                 instance_of(one, details.get(one["InstanceId"], {}), group, pool)
                 for one in group["Instances"]
                 if one["LifecycleState"] not in {"Terminated", "Detached"}
             )
-            failures.extend(self._failures(group["AutoScalingGroupName"]))
-        return CloudView(CloudProvider.AWS, tuple(instances), tuple(groups), tuple(failures))
+            # Before the notes, which tell whether it worked.
+            failures = tuple(self._failures(name))
+            groups = (group_of(group, pool, self._notes()),)
+            return CloudView(self.provider, tuple(instances), groups, failures)
 
-    def _describe(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        return read_groups(self.provider, pools, read)
+
+    def _described(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """By name; one that is not there is missing."""
         wanted = sorted(set(names))
         if not wanted:
-            return []
+            return {}
         pages = self._scaling.get_paginator("describe_auto_scaling_groups")
-        found = [
-            group
+        return {
+            group["AutoScalingGroupName"]: group
             for page in pages.paginate(AutoScalingGroupNames=wanted)
             for group in page["AutoScalingGroups"]
-        ]
-        missing = sorted(set(wanted) - {group["AutoScalingGroupName"] for group in found})
-        if missing:
-            text = f"there is no Auto Scaling group {', '.join(missing)} in {self._settings.region}"
+        }
+
+    def _found(self, described: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
+        if name not in described:
+            text = f"there is no Auto Scaling group {name} in {self._settings.region}"
             raise CloudError(FailureKind.CONFIGURATION, text)
-        return found
+        return described[name]
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        return self._found(self._described([name]), name)
 
     def _details(self, ids: list[str]) -> dict[str, dict[str, Any]]:
         """By instance id; one that has just ended may be missing."""
@@ -177,7 +186,7 @@ class AwsCloud:
             )
 
     def _lower_size(self, name: str, size: int) -> None:
-        (found,) = self._describe([name])
+        found = self._describe(name)
         live = [one for one in found["Instances"] if one["LifecycleState"] not in {"Terminated", "Detached"}]
         # Read again right before: a machine that has come meanwhile must not be the one that goes.
         least = max(size, len(live), found["MinSize"])
@@ -187,7 +196,7 @@ class AwsCloud:
             )
 
     def _terminate(self, instance: Instance) -> None:
-        (group,) = self._describe([instance.group])
+        group = self._describe(instance.group)
         now = next((one for one in group["Instances"] if _is(one, instance)), None)
         # A second call for one that is ending would lower the size a second time.
         if now is None or now["LifecycleState"].startswith("Terminat"):
@@ -203,8 +212,7 @@ class AwsCloud:
                 raise
 
     def _group(self, name: str) -> Group:
-        (found,) = self._describe([name])
-        return group_of(found, self._pool_of(name), ())
+        return group_of(self._describe(name), self._pool_of(name), ())
 
     def _spot_prices(self) -> list[PricedOffering]:
         """The newest price of every type in every zone that a group may bring."""

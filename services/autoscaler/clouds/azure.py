@@ -17,13 +17,12 @@ from azure.mgmt.compute.models import VirtualMachineScaleSetVMInstanceRequiredID
 from gpuloom.model.policies import CloudProvider
 from gpuloom.runtime.clock import Clock
 from services.autoscaler.clouds.azure_reading import error_kind, failures_of, group_of, instance_of, is_ending
+from services.autoscaler.clouds.groups import read_groups
 from services.autoscaler.clouds.threads import Threads
 from services.autoscaler.core.machines import (
     CloudView,
     FailureKind,
-    Group,
     Instance,
-    LaunchFailure,
     Order,
     PricedOffering,
 )
@@ -76,27 +75,18 @@ class AzureCloud:
         self._threads.close()
 
     async def _call(self, call: Callable[[], Result]) -> Result:
-        def translated() -> Result:
-            try:
-                return call()
-            except HttpResponseError as error:
-                raise CloudError(error_kind(error), error.message) from error
-            except AzureError as error:
-                raise CloudError(FailureKind.UNKNOWN, str(error)) from error
-
-        return await self._threads.run(translated)
+        return await self._threads.run(lambda: _translated(call))
 
     def _observe(self) -> CloudView:
-        groups: list[Group] = []
-        instances: list[Instance] = []
-        failures: list[LaunchFailure] = []
-        for pool, name in sorted(self._settings.groups.items()):
-            group = group_of(self._get(name), pool)
-            listed = self._list(name)
-            groups.append(group)
-            instances.extend(instance_of(one, group) for one in listed)
-            failures.extend(failures_of(listed, name))
-        return CloudView(CloudProvider.AZURE, tuple(instances), tuple(groups), tuple(failures))
+        def read(pool: str, name: str) -> CloudView:
+            return _translated(lambda: self._read(pool, name))
+
+        return read_groups(self.provider, self._settings.groups, read)
+
+    def _read(self, pool: str, name: str) -> CloudView:
+        group, listed = group_of(self._get(name), pool), self._list(name)
+        instances = tuple(instance_of(one, group) for one in listed)
+        return CloudView(self.provider, instances, (group,), tuple(failures_of(listed, name)))
 
     def _get(self, name: str) -> Any:
         return self._sets.get(self._settings.resource_group, name)
@@ -131,3 +121,12 @@ class AzureCloud:
             VirtualMachineScaleSetVMInstanceRequiredIDs(instance_ids=[number]),
             polling=False,
         )
+
+
+def _translated(call: Callable[[], Result]) -> Result:
+    try:
+        return call()
+    except HttpResponseError as error:
+        raise CloudError(error_kind(error), error.message) from error
+    except AzureError as error:
+        raise CloudError(FailureKind.UNKNOWN, str(error)) from error

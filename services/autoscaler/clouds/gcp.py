@@ -27,13 +27,12 @@ from services.autoscaler.clouds.gcp_reading import (
     region_of,
     template_of,
 )
+from services.autoscaler.clouds.groups import read_groups
 from services.autoscaler.clouds.threads import Threads
 from services.autoscaler.core.machines import (
     CloudView,
     FailureKind,
-    Group,
     Instance,
-    LaunchFailure,
     Order,
     PricedOffering,
 )
@@ -93,29 +92,21 @@ class GcpCloud:
         self._threads.close()
 
     async def _call(self, call: Callable[[], Result]) -> Result:
-        def translated() -> Result:
-            try:
-                return call()
-            except exceptions.GoogleAPICallError as error:
-                raise CloudError(error_kind(error), str(error)) from error
-            except (exceptions.GoogleAPIError, GoogleAuthError, OSError) as error:
-                raise CloudError(FailureKind.UNKNOWN, str(error)) from error
-
-        return await self._threads.run(translated)
+        return await self._threads.run(lambda: _translated(call))
 
     def _observe(self) -> CloudView:
-        groups: list[Group] = []
-        instances: list[Instance] = []
-        failures: list[LaunchFailure] = []
-        for pool, name in sorted(self._settings.groups.items()):
-            found = self._get(name)
-            template = self._template(found)
-            zone = self._zone_of(name)
-            groups.append(group_of(found, pool, zone, template))
-            listed = self._managed(name)
-            instances.extend(instance_of(one, groups[-1], self._settings.project, template) for one in listed)
-            failures.extend(failures_of(listed, name))
-        return CloudView(CloudProvider.GCP, tuple(instances), tuple(groups), tuple(failures))
+        def read(pool: str, name: str) -> CloudView:
+            return _translated(lambda: self._read(pool, name))
+
+        return read_groups(self.provider, self._settings.groups, read)
+
+    def _read(self, pool: str, name: str) -> CloudView:
+        found = self._get(name)
+        template = self._template(found)
+        group = group_of(found, pool, self._zone_of(name), template)
+        listed = self._managed(name)
+        instances = (instance_of(one, group, self._settings.project, template) for one in listed)
+        return CloudView(self.provider, tuple(instances), (group,), tuple(failures_of(listed, name)))
 
     def _get(self, name: str) -> Any:
         return self._groups.get(
@@ -221,3 +212,12 @@ class GcpCloud:
         failure = operation_failure(found)
         if failure is not None:
             raise CloudError(*failure)
+
+
+def _translated(call: Callable[[], Result]) -> Result:
+    try:
+        return call()
+    except exceptions.GoogleAPICallError as error:
+        raise CloudError(error_kind(error), str(error)) from error
+    except (exceptions.GoogleAPIError, GoogleAuthError, OSError) as error:
+        raise CloudError(FailureKind.UNKNOWN, str(error)) from error

@@ -1,6 +1,7 @@
 """What a cloud shows and what is asked of it, the same values for every cloud. Decides nothing."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -81,12 +82,16 @@ class LaunchFailure:
 
 @dataclass(frozen=True, slots=True)
 class CloudView:
-    """All of ours that one cloud has, read at one time."""
+    """All of ours that one cloud has, read at one time.
+
+    `unread`: pools whose group can't be read, and why: what they have is not known, which is not nothing.
+    """
 
     provider: CloudProvider
     instances: tuple[Instance, ...] = ()
     groups: tuple[Group, ...] = ()
     failures: tuple[LaunchFailure, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def group_of_pool(self, pool: str) -> Group | None:
         return next((group for group in self.groups if group.pool == pool), None)

@@ -15,6 +15,7 @@ from services.autoscaler.core.plan import Effort, make_plan
 from services.autoscaler.core.policies import remaining_s
 from services.autoscaler.core.scale_up import (
     Situation,
+    known_claims,
     problem_of,
     reason_to_buy_for_use,
     warm_nano_usd_per_hour,
@@ -126,13 +127,15 @@ def _held(seen: Situation, ended: Iterable[datetime], settings: DownSettings, la
     lately = sum(seen.now - one <= timedelta(hours=1) for one in ended)
     if lately >= settings.nodes_per_hour:
         return f"{lately} nodes were drained within an hour, which is the most"
-    if any(one.status.state is not ClaimState.GPU_READY for one in seen.claims):
+    if any(one.status.state is not ClaimState.GPU_READY for one in known_claims(seen)):
         return "nodes are on their way"
     return ""
 
 
 def _why_keep(load: NodeLoad, seen: Situation) -> str:
     name = load.claim.meta.name
+    if load.claim not in known_claims(seen):
+        return f"{name}: {seen.table.unread[load.claim.spec.pool_name]}"
     floor = _below_floor(load.claim, seen)
     if floor:
         return f"{name}: {floor}"

@@ -105,6 +105,11 @@ def decide_scale_up(seen: Situation) -> ScaleUp:
     return ScaleUp(plan, nodes, reason)
 
 
+def known_claims(seen: Situation) -> list[GpuNodeClaim]:
+    """Those whose cloud tells what became of them: others may be neither waited for nor given back."""
+    return [one for one in seen.claims if one.spec.pool_name not in seen.table.unread]
+
+
 def problem_of(seen: Situation, units: Sequence[Unit]) -> Problem:
     return Problem(
         units=units,
@@ -199,7 +204,7 @@ def _bare(offerings: Sequence[Offering]) -> tuple[PlannedNode, ...]:
 def _pressure_reason(seen: Situation) -> str:
     pressure, threshold = seen.pressure, seen.policy.policy.spec.scale_up_threshold
     # What is on its way may be all that is needed.
-    if any(one.status.gpu_ready is None for one in seen.claims):
+    if any(one.status.gpu_ready is None for one in known_claims(seen)):
         return ""
     if pressure.utilization is not None and pressure.utilization > threshold:
         return f"GPU utilization is {pressure.utilization:.0%}, above {threshold:.0%}"

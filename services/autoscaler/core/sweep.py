@@ -93,12 +93,12 @@ def sweep(seen: Seen) -> list[Step]:
     pairs = _Pairs(seen)
     steps: list[Step] = []
     for claim in seen.claims:
-        step = _step_of(claim, pairs, seen)
+        step = None if _is_unknown(claim, seen) else _step_of(claim, pairs, seen)
         if step is not None:
             steps.append(step)
     for group in seen.view.groups:
         steps.extend(_size_steps(group, pairs, seen))
-    if not seen.view.groups:
+    if not seen.view.groups and not seen.view.unread:
         steps.extend(_asks_by_token(seen))
     steps.extend(Adopt(adopted_name(one), one) for one in pairs.unclaimed)
     return steps
@@ -169,6 +169,13 @@ def _step_of(claim: GpuNodeClaim, pairs: _Pairs, seen: Seen) -> Step | None:
     if claim.meta.name in seen.deleted:
         return Record(claim, _deleted(status, now))
     return _growing_step(claim, instance, seen)
+
+
+def _is_unknown(claim: GpuNodeClaim, seen: Seen) -> bool:
+    """Whether only its group could tell of its machine, and can't be read. One that waits for a machine
+    times out all the same, and gives way to other pools."""
+    has_machine = claim.status.instance_id is not None or claim.status.state is ClaimState.GONE
+    return has_machine and claim.spec.pool_name in seen.view.unread
 
 
 def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:

@@ -34,11 +34,13 @@ class Market:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`rejected`: what is not asked for now, and why; `problems`: what somebody must mend, by pool."""
+    """`rejected`: what is not asked for now, and why; `problems`: what somebody must mend, by pool; `unread`:
+    pools whose group can't be read, and why."""
 
     offerings: tuple[Offering, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 def offering_table(
@@ -58,7 +60,7 @@ def offering_table(
                 rejected.append((f"{pool.name}: {one.key}", reason))
             else:
                 offerings.append(_with_risk(one, spec, book))
-    return Table(tuple(offerings), tuple(rejected), problems)
+    return Table(tuple(offerings), tuple(rejected), problems, market.view.unread)
 
 
 def _unknown_types(pool: NodePool, spec: AutoscalingPolicySpec, catalog: Catalog) -> list[str]:
@@ -77,7 +79,8 @@ def _of_pool(
     if spec.provider in GROUPED:
         group = market.view.group_of_pool(pool.name)
         if group is None:
-            return [], f"no group of the cloud is configured for pool {pool.name}"
+            missing = f"no group of the cloud is configured for pool {pool.name}"
+            return [], market.view.unread.get(pool.name, missing)
         return _of_group(pool, group, types, market, catalog)
     if problem:
         return [], problem

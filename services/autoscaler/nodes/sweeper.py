@@ -84,7 +84,7 @@ class Sweeper:
 
     async def _sweep(self, claims: list[GpuNodeClaim]) -> None:
         try:
-            self.view = await self.cloud.observe()
+            before, self.view = self.view, await self.cloud.observe()
             self.problem = ""
         except CloudError as error:
             self._note(error)
@@ -92,6 +92,8 @@ class Sweeper:
             self._metrics.errors.inc()
             _log.warning("cloud can't be read", extra=_fields(self.cloud, error=str(error)))
             return
+        if self.view.unread and (before is None or before.unread != self.view.unread):
+            _log.warning("groups can't be read", extra=_fields(self.cloud, pools=dict(self.view.unread)))
         now = self._clock.now()
         seen = Seen(
             self.view,

@@ -1,6 +1,7 @@
 """One suite for every cloud: the same orders, the same outcome, whatever its API looks like."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,24 @@ async def test_a_group_that_is_not_there_is_a_mistake_of_the_settings(tmp_path: 
             await cloud.observe()
 
     assert raised.value.kind is FailureKind.CONFIGURATION
+
+
+@pytest.mark.parametrize("name", ["aws", "gcp", "azure"])
+async def test_a_group_that_is_not_there_hides_its_own_pool_alone(
+    tmp_path: Path, aws_keys: None, name: str
+) -> None:
+    async with ARRANGEMENTS[name](tmp_path) as arranged:
+        cloud: Any = arranged.cloud
+        cloud._settings = replace(cloud._settings, groups={"a-typo": "no-such-group", POOL: arranged.group})
+        await cloud.request(arranged.order("claim-1", 1))
+
+        (machine,) = await instances(arranged)
+        view = await cloud.observe()
+
+    assert machine.group == arranged.group
+    assert [one.pool for one in view.groups] == [POOL]
+    assert list(view.unread) == ["a-typo"]
+    assert "no-such-group" in view.unread["a-typo"]
 
 
 def test_aws_activities_tell_why_a_launch_failed() -> None:

@@ -36,14 +36,16 @@ class MemoryCloud:
         self.crash_after: int | None = None
         self.bought = 0
         self.has_machines = True
+        self.unread: dict[str, str] = {}
 
     @property
     def provider(self) -> CloudProvider:
         return CloudProvider.AWS if self.grouped else CloudProvider.SIMULATED
 
     async def observe(self) -> CloudView:
-        groups = [self._group(pool) for pool in self.pools] if self.grouped else []
-        view = CloudView(self.provider, tuple(self.machines.values()), tuple(groups), self.failures)
+        groups = [self._group(pool) for pool in self.pools if self.grouped and pool not in self.unread]
+        machines = tuple(one for one in self.machines.values() if one.pool not in self.unread)
+        view = CloudView(self.provider, machines, tuple(groups), self.failures, self.unread)
         self._acted("observe")
         return view
 

@@ -283,3 +283,28 @@ def test_a_machine_that_became_a_node_is_not_given_up_for_what_its_cloud_says_of
     world.nodes.clear()
     assert state_after(claim) is None
     assert state_after(replace(launched, spec=replace(claim.spec, token="asked-for"))) is ClaimState.DRAINING
+
+
+@pytest.mark.parametrize("state", [one for one in ClaimState if one is not ClaimState.REQUESTED])
+def test_machines_of_a_group_that_can_not_be_read_are_unknown_and_never_gone(state: ClaimState) -> None:
+    world = ready_world(grouped=True)
+    (claim,) = world.claims.values()
+    claim = replace(claim, status=replace(claim.status, state=state, gone=world.now))
+    view = replace(world.view(), instances=(), groups=(), unread={POOL: "there is no such group"})
+    late, drained = world.now + timedelta(days=2), frozenset({claim.meta.name})
+
+    assert sweep(Seen(view, [claim], {}, late, drained, timeouts=TIMEOUTS)) == []
+
+
+def test_a_claim_that_waits_for_a_machine_of_a_group_that_can_not_be_read_gives_way() -> None:
+    """Else its GPUs count as upcoming for ever; a machine that comes all the same is adopted."""
+    world = World(grouped=True)
+    world.create_claim()
+    world.sweep()
+    view = replace(world.view(), groups=(), unread={POOL: "there is no such group"})
+    late = world.now + timedelta(seconds=TIMEOUTS.launch_s)
+
+    (step,) = sweep(Seen(view, list(world.claims.values()), {}, late, timeouts=TIMEOUTS))
+
+    assert isinstance(step, Record)
+    assert step.status.state is ClaimState.GONE
