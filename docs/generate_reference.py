@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import grpc_tools
 import typer
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet, ServiceDescriptorProto
 from grpc_tools import protoc
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
 
 from gpuloom.cli.main import PROGRAM, build_app
 from gpuloom.roster import ROSTER
@@ -136,6 +139,7 @@ def _metrics() -> Iterator[str]:
                 for row in _declared(path)
             }
         )
+        rows = sorted({*rows, *_put_together(folder, "\n".join(rows))})
         if rows:
             yield from (
                 "",
@@ -164,6 +168,27 @@ def _declared(path: Path) -> Iterator[str]:
         if len(texts) == 2 and _METRIC.fullmatch(texts[0]):
             labels = ", ".join(f"`{label}`" for label in _labels(node))
             yield f"| `{texts[0]}` | {_KINDS[node.func.id]} | {labels} | {_cell(texts[1])} |"
+
+
+def _put_together(folder: Path, declared: str) -> Iterator[str]:
+    """Those of the classes of modules `metrics` whose names are not written out in one piece."""
+    for path in folder.rglob("metrics.py"):
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for made in vars(module).values():
+            own = isinstance(made, type) and made.__module__ == module.__name__ and "__init__" in vars(made)
+            if not own or list(inspect.signature(made.__init__).parameters) != ["self", "registry"]:
+                continue
+            registry = CollectorRegistry()
+            made(registry)
+            # The library tells names of labels nowhere else.
+            for metric in registry._collector_to_names:  # noqa: SLF001
+                if isinstance(metric, MetricWrapperBase) and not _is_declared(metric._name, declared):  # noqa: SLF001
+                    labels = ", ".join(f"`{label}`" for label in metric._labelnames)  # noqa: SLF001
+                    yield f"| `{metric._name}` | {metric._type} | {labels} | {_cell(metric._documentation)} |"  # noqa: SLF001
+
+
+def _is_declared(name: str, rows: str) -> bool:
+    return f"`{name}`" in rows or f"`{name}_total`" in rows
 
 
 def _labels(call: ast.Call) -> list[str]:

@@ -1,4 +1,4 @@
-"""A gRPC client of your own: GPU nodes from discovery, and what the extender decided last.
+"""A gRPC client of your own: GPU nodes from discovery, and who has devices from the extender.
 
     python examples/grpc_client.py --discovery HOST:PORT --extender HOST:PORT --certificates FOLDER
 
@@ -23,10 +23,11 @@ TIMEOUT_S = 10.0
 
 def connect(address: str, service: str, folder: Path) -> grpc.Channel:
     """Mutual TLS: the server proves itself by the name of its service, whatever address it was reached by."""
+    own = "client" if (folder / "client.crt").exists() else "tls"
     credentials = grpc.ssl_channel_credentials(
         root_certificates=(folder / "ca.crt").read_bytes(),
-        private_key=(folder / "client.key").read_bytes(),
-        certificate_chain=(folder / "client.crt").read_bytes(),
+        private_key=(folder / f"{own}.key").read_bytes(),
+        certificate_chain=(folder / f"{own}.crt").read_bytes(),
     )
     name = f"{service.replace('_', '-')}.gpuloom"
     return grpc.secure_channel(address, credentials, [("grpc.ssl_target_name_override", name)])
@@ -45,10 +46,14 @@ def show_nodes(channel: grpc.Channel) -> None:
 
 
 def show_allocations(channel: grpc.Channel) -> None:
-    answer = SchedulerExtenderServiceStub(channel).ListAllocations(
-        ListAllocationsRequest(), timeout=TIMEOUT_S
-    )
-    print(f"{len(answer.entries)} pods have devices")
+    stub, pods, page = SchedulerExtenderServiceStub(channel), set(), ""
+    while True:
+        answer = stub.ListAllocations(ListAllocationsRequest(page_token=page), timeout=TIMEOUT_S)
+        pods |= {entry.pod.uid for entry in answer.entries}
+        page = answer.next_page_token
+        if not page:
+            break
+    print(f"{len(pods)} pods have devices")
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from gpuloom.cli.output import exits
 from gpuloom.cli.run import command as run
 from gpuloom.cli.scheduling import explain, holds, plans, scheduler_config, whatif
 from gpuloom.errors import DeadlineError, GpuloomError, InvalidRequestError, NotReadyError, UnavailableError
+from gpuloom.kube.errors import KubeAccessError
 from gpuloom.runtime.config import ConfigError
 from gpuloom.runtime.metrics import package_version
 
@@ -36,26 +37,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def plugin() -> None:
     """As `kubectl gpuloom`: the cluster that kubectl reaches is asked, unless the command needs none."""
     arguments = sys.argv[1:]
-    offline = {
-        "--help",
-        "-h",
-        "--version",
-        "completion",
-        "doctor",
-        "events",
-        "run",
-        "certs",
-        "scheduler-config",
-    }
-    asks = bool(arguments) and not offline.intersection((arguments[0], arguments[-1]))
+    offline = {"--version", "completion", "doctor", "events", "run", "certs", "scheduler-config"}
+    asks = bool(arguments) and arguments[0] not in offline and not {"--help", "-h"}.intersection(arguments)
     main(["--kube", *arguments] if asks else arguments)
 
 
 def exit_code_of(arguments: list[str]) -> int:
     command = typer.main.get_command(build_app())
+    asked = completion.question_of_a_shell(os.environ)
     try:
         # Not standalone: then usage errors come here, and are told in one line like all others.
-        code = command.main(arguments or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        code = command.main(
+            arguments or ["--help"], prog_name=PROGRAM, complete_var=asked, standalone_mode=False
+        )
     except typer.TyperException as error:
         return _usage(error)
     except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
@@ -156,7 +150,7 @@ def code_of(error: GpuloomError) -> int:
     # Settings that are missing or wrong are usage too: they stand for options.
     if isinstance(error, InvalidRequestError | ConfigError):
         return exits.USAGE
-    if isinstance(error, UnavailableError | DeadlineError | NotReadyError):
+    if isinstance(error, UnavailableError | DeadlineError | NotReadyError | KubeAccessError):
         return exits.UNREACHABLE
     return exits.NO
 

@@ -16,11 +16,11 @@ from gpuloom.codec.cost import (
     time_to_proto,
     verdicts_from_proto,
 )
+from gpuloom.errors import ConflictError
 from gpuloom.model.cost import (
     BudgetReport,
     BudgetVerdict,
     CostAnswer,
-    CostLine,
     CostQuestion,
     CostSummary,
     PriceList,
@@ -32,20 +32,31 @@ from gpuloom.v1.cost_engine_pb2_grpc import CostEngineServiceStub
 
 TIMEOUT_S = 20.0
 _QUICK_S = 5.0
+_TRIES = 4
 
 
 async def query_costs(
     channel: RpcChannel, question: CostQuestion, timeout_s: float = TIMEOUT_S
 ) -> CostAnswer:
-    """All parts of the answer."""
-    stub, token = channel.stub(CostEngineServiceStub), ""
-    lines: list[CostLine] = []
-    while True:
-        answer = await stub.QueryCosts(question_to_proto(question, token), timeout=timeout_s)
+    """All parts of one answer. Raise ConflictError if costs change faster than they can be read."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await _all_parts(channel, question, timeout_s)
+        except ConflictError:
+            continue
+    return await _all_parts(channel, question, timeout_s)
+
+
+async def _all_parts(channel: RpcChannel, question: CostQuestion, timeout_s: float) -> CostAnswer:
+    stub = channel.stub(CostEngineServiceStub)
+    first = answer = await stub.QueryCosts(question_to_proto(question), timeout=timeout_s)
+    lines = list(map(line_from_proto, first.rows))
+    while answer.next_page_token:
+        request = question_to_proto(question, answer.next_page_token)
+        answer = await stub.QueryCosts(request, timeout=timeout_s)
         lines += map(line_from_proto, answer.rows)
-        token = answer.next_page_token
-        if not token:
-            return answer_from_proto(answer, tuple(lines))
+    # What is not known is told once, with the first part.
+    return answer_from_proto(first, tuple(lines))
 
 
 async def cost_summary(channel: RpcChannel, timeout_s: float = _QUICK_S) -> CostSummary:

@@ -15,6 +15,7 @@ from gpuloom.model.cost import (
     CostQuestion,
     CostSummary,
     MechanismSaving,
+    NodePrice,
     PodMatcher,
     PriceEntry,
     PriceList,
@@ -231,7 +232,16 @@ def prices_from_proto(message: pb.ListPricesResponse) -> PriceList:
                 fetched,
             )
         )
-    return PriceList(tuple(entries), tuple(message.missing))
+    if any(node.nano_usd_per_hour <= 0 for node in message.nodes):
+        raise InvalidRequestError("the price of a node must be above 0")
+    nodes = (NodePrice(node.node_uid, node.nano_usd_per_hour, node.quality) for node in message.nodes)
+    return PriceList(tuple(entries), tuple(message.missing), tuple(nodes))
+
+
+def node_price_to_proto(price: NodePrice) -> pb.NodePrice:
+    return pb.NodePrice(
+        node_uid=price.node_uid, nano_usd_per_hour=price.nano_usd_per_hour, quality=price.quality
+    )
 
 
 def budget_to_proto(report: BudgetReport) -> pb.BudgetReport:
@@ -273,10 +283,7 @@ def verdict_to_proto(verdict: BudgetVerdict) -> pb.BudgetVerdict:
         budget=verdict.budget,
         action=verdict.action,
         reason=verdict.reason,
-        matchers=[
-            pb.PodMatcher(namespaces=matcher.namespaces, labels=dict(matcher.labels))
-            for matcher in verdict.matchers
-        ],
+        matchers=map(_matcher_to_proto, verdict.matchers),
     )
 
 
@@ -289,9 +296,21 @@ def verdicts_from_proto(message: pb.ListBudgetVerdictsResponse) -> tuple[BudgetV
             each.action,
             each.reason[:MAX_TEXT],
             tuple(
-                PodMatcher(tuple(matcher.namespaces), tuple(sorted(matcher.labels.items())))
+                PodMatcher(*_patterns(matcher), tuple(PodMatcher(*_patterns(one)) for one in matcher.unless))
                 for matcher in each.matchers
             ),
         )
         for each in message.verdicts
     )
+
+
+def _matcher_to_proto(matcher: PodMatcher) -> pb.PodMatcher:
+    return pb.PodMatcher(
+        namespaces=matcher.namespaces,
+        labels=dict(matcher.labels),
+        unless=map(_matcher_to_proto, matcher.unless),
+    )
+
+
+def _patterns(message: pb.PodMatcher) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    return tuple(message.namespaces), tuple(sorted(message.labels.items()))

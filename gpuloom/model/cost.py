@@ -109,11 +109,21 @@ class PriceEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class NodePrice:
+    """What a whole node costs an hour now, as it is billed."""
+
+    node_uid: str
+    nano_usd_per_hour: int
+    quality: str
+
+
+@dataclass(frozen=True, slots=True)
 class PriceList:
-    """`missing`: instance types of the cluster that have no price at all."""
+    """`missing`: instance types of the cluster that have no price at all. `nodes`: those that have one."""
 
     prices: tuple[PriceEntry, ...]
     missing: tuple[str, ...] = ()
+    nodes: tuple[NodePrice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +144,21 @@ class BudgetReport:
 
 @dataclass(frozen=True, slots=True)
 class PodMatcher:
-    """Any of the namespaces (none: all) and all of the labels, as patterns of a shell."""
+    """Any of the namespaces (none: all) and all of the labels, as patterns of a shell.
+
+    Pods that one of `unless` matches are not meant.
+    """
 
     namespaces: tuple[str, ...]
     labels: tuple[tuple[str, str], ...] = ()
+    unless: tuple["PodMatcher", ...] = ()
 
     def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
         if self.namespaces and not any(fnmatchcase(namespace, pattern) for pattern in self.namespaces):
             return False
-        return all(fnmatchcase(labels.get(key, ""), pattern) for key, pattern in self.labels)
+        if not all(fnmatchcase(labels.get(key, ""), pattern) for key, pattern in self.labels):
+            return False
+        return not any(each.matches(namespace, labels) for each in self.unless)
 
 
 @dataclass(frozen=True, slots=True)

@@ -630,6 +630,36 @@ class PriceEntry(_message.Message):
 Global___PriceEntry: _TypeAlias = PriceEntry  # noqa: Y015
 
 @_typing.final
+class NodePrice(_message.Message):
+    """What a node of this cluster costs now, as it is billed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_UID_FIELD_NUMBER: _builtins.int
+    NANO_USD_PER_HOUR_FIELD_NUMBER: _builtins.int
+    QUALITY_FIELD_NUMBER: _builtins.int
+    node_uid: _builtins.str
+    """Its UID."""
+    nano_usd_per_hour: _builtins.int
+    """Of the whole node, in nano-USD."""
+    quality: _builtins.str
+    """How well that is known: exact, catalogue, stale or estimated."""
+    def __init__(
+        self,
+        *,
+        node_uid: _builtins.str = ...,
+        nano_usd_per_hour: _builtins.int = ...,
+        quality: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nano_usd_per_hour", b"nano_usd_per_hour", "node_uid", b"node_uid", "quality", b"quality"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodePrice: _TypeAlias = NodePrice  # noqa: Y015
+
+@_typing.final
 class ListPricesResponse(_message.Message):
     """Prices that hold now."""
 
@@ -637,6 +667,7 @@ class ListPricesResponse(_message.Message):
 
     PRICES_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def prices(self) -> _containers.RepeatedCompositeFieldContainer[Global___PriceEntry]:
         """By provider, region, zone, type and capacity type."""
@@ -645,15 +676,20 @@ class ListPricesResponse(_message.Message):
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Instance types of nodes of this cluster without any price."""
 
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodePrice]:
+        """Of the nodes that have a price, whatever was asked for."""
+
     def __init__(
         self,
         *,
         prices: _abc.Iterable[Global___PriceEntry] | None = ...,
         missing: _abc.Iterable[_builtins.str] | None = ...,
+        nodes: _abc.Iterable[Global___NodePrice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing", b"missing", "prices", b"prices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing", b"missing", "nodes", b"nodes", "prices", b"prices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,6 +853,7 @@ class PodMatcher(_message.Message):
 
     NAMESPACES_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    UNLESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Patterns of which any must match the namespace, as of a shell. Empty: all."""
@@ -825,15 +862,20 @@ class PodMatcher(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Patterns that must all match the pod's labels."""
 
+    @_builtins.property
+    def unless(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodMatcher]:
+        """Pods that one of these matches are not meant: another team pays for them."""
+
     def __init__(
         self,
         *,
         namespaces: _abc.Iterable[_builtins.str] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        unless: _abc.Iterable[Global___PodMatcher] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "namespaces", b"namespaces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "namespaces", b"namespaces", "unless", b"unless"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

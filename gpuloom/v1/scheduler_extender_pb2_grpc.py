@@ -535,14 +535,14 @@ class PlanServiceServicer:
     """
 
     def ListGangs(self, request, context):
-        """All gangs, by name, as of the last turn of planning. Callers: cli.
+        """All gangs, by name, as of the last turn of planning. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReservations(self, request, context):
-        """All GPUReservations, by namespace and name. Callers: cli.
+        """All GPUReservations, by namespace and name. Callers: console, cli.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -231,9 +231,9 @@ class PlanServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PlanServiceAsyncStub: ...
     ListGangs: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListGangsRequest, _scheduler_extender_pb2.ListGangsResponse]
-    """All gangs, by name, as of the last turn of planning. Callers: cli."""
+    """All gangs, by name, as of the last turn of planning. Callers: console, cli."""
     ListReservations: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListReservationsRequest, _scheduler_extender_pb2.ListReservationsResponse]
-    """All GPUReservations, by namespace and name. Callers: cli."""
+    """All GPUReservations, by namespace and name. Callers: console, cli."""
     CreateReservation: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.CreateReservationRequest, _scheduler_extender_pb2.CreateReservationResponse]
     """Make a GPUReservation. ALREADY_EXISTS: there is one of that name. Callers: cli."""
     DeleteReservation: _grpc.UnaryUnaryMultiCallable[_scheduler_extender_pb2.DeleteReservationRequest, _scheduler_extender_pb2.DeleteReservationResponse]
@@ -245,9 +245,9 @@ class PlanServiceAsyncStub(PlanServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListGangs: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListGangsRequest, _scheduler_extender_pb2.ListGangsResponse]  # type: ignore[assignment]
-    """All gangs, by name, as of the last turn of planning. Callers: cli."""
+    """All gangs, by name, as of the last turn of planning. Callers: console, cli."""
     ListReservations: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.ListReservationsRequest, _scheduler_extender_pb2.ListReservationsResponse]  # type: ignore[assignment]
-    """All GPUReservations, by namespace and name. Callers: cli."""
+    """All GPUReservations, by namespace and name. Callers: console, cli."""
     CreateReservation: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.CreateReservationRequest, _scheduler_extender_pb2.CreateReservationResponse]  # type: ignore[assignment]
     """Make a GPUReservation. ALREADY_EXISTS: there is one of that name. Callers: cli."""
     DeleteReservation: _aio.UnaryUnaryMultiCallable[_scheduler_extender_pb2.DeleteReservationRequest, _scheduler_extender_pb2.DeleteReservationResponse]  # type: ignore[assignment]
@@ -262,7 +262,7 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_extender_pb2.ListGangsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_extender_pb2.ListGangsResponse, _abc.Awaitable[_scheduler_extender_pb2.ListGangsResponse]]:
-        """All gangs, by name, as of the last turn of planning. Callers: cli."""
+        """All gangs, by name, as of the last turn of planning. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def ListReservations(
@@ -270,7 +270,7 @@ class PlanServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_extender_pb2.ListReservationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_extender_pb2.ListReservationsResponse, _abc.Awaitable[_scheduler_extender_pb2.ListReservationsResponse]]:
-        """All GPUReservations, by namespace and name. Callers: cli."""
+        """All GPUReservations, by namespace and name. Callers: console, cli."""
 
     @_abc_1.abstractmethod
     def CreateReservation(

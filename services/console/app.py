@@ -5,6 +5,7 @@ import os
 from gpuloom.clients.discovery import ClusterMirror, MirrorOptions
 from gpuloom.clients.extender import DecisionFollower, explain
 from gpuloom.clients.ledger import LedgerMirror
+from gpuloom.clients.planning import PlanClient
 from gpuloom.clients.prometheus import PrometheusClient
 from gpuloom.clients.replicas import Replicas
 from gpuloom.kube.client import KubeClient
@@ -26,6 +27,7 @@ from services.console.sections.cluster import cluster_source
 from services.console.sections.ledger import ledger_source
 from services.console.sections.money import costs_source, summary_source
 from services.console.sections.placing import placing_source
+from services.console.sections.planning import planning_source
 from services.console.sections.scaling import scaling_source
 from services.console.sections.slices import slices_source
 from services.console.sections.waste import recommendation, waste_source
@@ -79,6 +81,7 @@ async def _sources(
         cluster_source(ClusterMirror(discovery, app.clock, MirrorOptions(with_usage=True))),
         ledger_source(LedgerMirror(extender, app.clock)),
         placing_source(follower, extender, app.clock),
+        planning_source(PlanClient(extender)),
         slices_source(await channel(config.mig_address, "mig_controller")),
         scaling_source(await channel(config.autoscaler_address, "autoscaler"), app.clock),
         summary_source(cost),

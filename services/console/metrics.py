@@ -24,7 +24,7 @@ class ConsoleMetrics:
         self.sent_bytes = Counter("gpuloom_console_sent_bytes", "Bytes of changes sent", registry=registry)
         self.streams = Counter(
             "gpuloom_console_streams",
-            "Streams of changes by how they ended: left, slow, refused, full, drained",
+            "Streams of changes by how they ended: left, slow, refused, full",
             ["end"],
             registry=registry,
         )

@@ -167,7 +167,8 @@ class CostConfig:
     hourly_retention_days: int = setting(
         "GPULOOM_COST_HOURLY_RETENTION_DAYS",
         default=400,
-        parse=integer(1, 36500),
+        # A budget's month is counted by the hour.
+        parse=integer(32, 36500),
         help="How long costs are kept by hour; by day they stay",
     )
     gpu_permille: int = setting(

@@ -72,7 +72,8 @@ class Engine:
     async def compute_once(self) -> None:
         """Costs, then what follows from them."""
         started_s, now = self._clock.monotonic(), now_ns(self._clock)
-        done = await self._store.compute(self._prices.book, now)
+        async with self._prices.changing:
+            done = await self._store.compute(await self._prices.up_to_date(), now)
         self._computed_s = self._clock.monotonic()
         self._metrics.computed.inc(done)
         self._metrics.compute_duration.observe(self._computed_s - started_s)

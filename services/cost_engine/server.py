@@ -1,12 +1,14 @@
 """The cost engine's gRPC service: decode, ask, encode."""
 
-from collections.abc import AsyncIterator, Callable
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from gpuloom.codec.cost import (
     amounts_to_proto,
     budget_to_proto,
     gap_to_proto,
     line_to_proto,
+    node_price_to_proto,
     price_to_proto,
     question_from_proto,
     savings_to_proto,
@@ -15,7 +17,7 @@ from gpuloom.codec.cost import (
     time_to_proto,
     verdict_to_proto,
 )
-from gpuloom.errors import InvalidRequestError, NotReadyError
+from gpuloom.errors import ConflictError, InvalidRequestError, NotReadyError
 from gpuloom.model import cost as model
 from gpuloom.runtime.clock import Clock
 from gpuloom.v1 import cost_engine_pb2 as pb
@@ -41,6 +43,7 @@ ALLOWED_CALLERS = {
 }
 SERVICE = pb.DESCRIPTOR.services_by_name["CostEngineService"]
 MAX_PAGE = 5000
+_MARK_LENGTH = 16
 _STEPS = {pb.COST_STEP_HOUR: "hour", pb.COST_STEP_DAY: "day"}
 _FORMATS = {pb.EXPORT_FORMAT_JSON: "json", pb.EXPORT_FORMAT_FOCUS: "focus"}
 
@@ -61,14 +64,17 @@ class CostEngineServer(CostEngineServiceServicer):
         self._leads = leads
 
     async def QueryCosts(self, request: pb.QueryCostsRequest, context: object) -> pb.QueryCostsResponse:
-        first = _place(request.page_token)
+        first, read = _place(request.page_token)
         size = min(request.page_size or MAX_PAGE, MAX_PAGE)
         answer = await self._queries.costs(question_from_proto(request))
         page = answer.lines[first : first + size]
+        mark = _mark(answer.lines) if len(answer.lines) > size or first else ""
+        if first and mark != read:
+            raise ConflictError("costs were computed anew while they were read: ask from the first part on")
         return pb.QueryCostsResponse(
             rows=map(line_to_proto, page),
             total=amounts_to_proto(answer.total),
-            next_page_token=str(first + size) if first + size < len(answer.lines) else "",
+            next_page_token=f"{first + size}.{mark}" if first + size < len(answer.lines) else "",
             start=time_to_proto(moment(answer.window.start_ns)),
             end=time_to_proto(moment(answer.window.end_ns)),
             reconciled=answer.reconciled,
@@ -107,8 +113,10 @@ class CostEngineServer(CostEngineServiceServicer):
             and (not wanted or price.instance_type in wanted)
         ]
         found.sort(key=lambda one: (one.provider, one.region, one.zone, one.instance_type, one.capacity_type))
-        missing = await self._queries.missing_types(await self._book())
-        return pb.ListPricesResponse(prices=map(price_to_proto, found), missing=missing)
+        nodes, missing = await self._queries.node_prices(await self._book())
+        return pb.ListPricesResponse(
+            prices=map(price_to_proto, found), missing=missing, nodes=map(node_price_to_proto, nodes)
+        )
 
     async def ListBudgets(self, request: pb.ListBudgetsRequest, context: object) -> pb.ListBudgetsResponse:
         self._require_leader()
@@ -140,9 +148,16 @@ class CostEngineServer(CostEngineServiceServicer):
             raise NotReadyError("only the replica that leads knows budgets")
 
 
-def _place(token: str) -> int:
+def _place(token: str) -> tuple[int, str]:
+    """From which row on, and of which answer."""
     if not token:
-        return 0
-    if not token.isdecimal() or len(token) > 9:
+        return 0, ""
+    place, _, mark = token.partition(".")
+    if not (place.isascii() and place.isdecimal()) or len(place) > 9 or len(mark) > _MARK_LENGTH:
         raise InvalidRequestError("page_token is not one of ours")
-    return int(token)
+    return int(place), mark
+
+
+def _mark(lines: Sequence[model.CostLine]) -> str:
+    """Tells answers apart: parts of two of them add up to nothing."""
+    return hashlib.sha256(repr(lines).encode(errors="replace")).hexdigest()[:_MARK_LENGTH]

@@ -43,8 +43,8 @@ ALLOWED_CALLERS = {
     "RenewHold": frozenset({"mig_controller", "cli"}),
     "ReleaseHold": frozenset({"mig_controller", "cli"}),
     "ListHolds": frozenset({"mig_controller", "cli"}),
-    "ListGangs": frozenset({"cli"}),
-    "ListReservations": frozenset({"cli"}),
+    "ListGangs": frozenset({"console", "cli"}),
+    "ListReservations": frozenset({"console", "cli"}),
     "CreateReservation": frozenset({"cli"}),
     "DeleteReservation": frozenset({"cli"}),
 }

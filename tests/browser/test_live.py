@@ -17,7 +17,7 @@ from tests.scenarios.test_run_command import LONGEST_RUN_S, running, wait_for_li
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-VIEWS = ("cluster", "pending", "decisions", "mig", "workloads", "cost", "autoscaler")
+VIEWS = ("cluster", "pending", "decisions", "gangs", "mig", "workloads", "cost", "autoscaler")
 RECOVERED_MS = 30_000
 GPUS = re.compile(r"^1[4-9]\d ")
 """143, and those of nodes that the autoscaler adds."""

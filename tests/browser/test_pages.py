@@ -24,6 +24,7 @@ VIEWS = {
     "pending": "pending",
     "decisions": "decisions",
     "pod": POD,
+    "gangs": "gangs",
     "mig": "mig",
     "workloads": "workloads",
     "cost": "cost?by=team&over=day",
@@ -76,6 +77,8 @@ async def test_every_view_is_accessible_and_makes_no_element_of_a_name(
 
             if await page.locator("img[src=x], main script, nav script").count():
                 problems.append(f"{name}: markup became an element")
+            text = await page.locator("main").inner_text()
+            problems += [f"{name}: {word}" for word in ("[object", "undefined", "NaN") if word in text]
             if not await page.evaluate("document.documentElement.scrollWidth <= innerWidth"):
                 problems.append(f"{name}: wider than the window")
             # What a theme changes is seen at one size.

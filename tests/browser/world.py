@@ -16,6 +16,7 @@ from gpuloom.model.autoscaling import (
     PoolStanding,
     ScalingRecord,
 )
+from gpuloom.model.claims import HoldOwner
 from gpuloom.model.cost import (
     BudgetReport,
     CostAmounts,
@@ -27,11 +28,12 @@ from gpuloom.model.cost import (
 )
 from gpuloom.model.explanation import Change, Explanation, Judgement, NearMiss, PodStanding, ReasonCount
 from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth, GpuUsage
-from gpuloom.model.ledger import Decision, NodeScore, Verdict
+from gpuloom.model.ledger import Decision, Hold, NodeLedger, NodeScore, Verdict
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.mig_cards import MigCard, MigSlice
 from gpuloom.model.node import Delivery, NodeMode, NodeState, PodRef
 from gpuloom.model.optimization import PodWaste, WasteParts, WorkloadClass
+from gpuloom.model.planning import GangReport, ReservationReport
 from gpuloom.model.sharing import MigStage
 from gpuloom.model.snapshot import NodeFacts, NodePlace, PodAllocation
 from gpuloom.model.spot import SpotNotice, SpotNoticeKind
@@ -48,6 +50,8 @@ from services.console.core.scaling import (
 )
 from services.console.core.sight import Rule, for_everybody
 from services.console.core.state import Items, Json
+from services.console.sections.ledger import ledger_item
+from services.console.sections.planning import gang_item, reservation_item
 from services.console.sections.slices import card_item
 from services.console.sections.waste import waste_item
 
@@ -57,6 +61,7 @@ SPACES = ("team-a", "team-b", "research", "search", "vision")
 USD = 10**9
 SECTIONS = (
     *("nodes", "usage", "topologies", "ledger", "decisions", "pending", "mig", "mig_waiting", "workloads"),
+    *("gangs", "reservations"),
     *("money", "budgets", "costs", "savings", "waste"),
     *("policies", "claims", "plans", "actions", "scaling_history", "alerts"),
 )
@@ -95,7 +100,9 @@ class World:
             "nodes": self._nodes,
             "usage": {uid: usage_item(facts) for uid, facts in nodes.items()},
             "topologies": self._topologies,
-            "ledger": {},
+            "ledger": {self.facts[0].state.node_name: self._ledger()},
+            "gangs": {f"{number}": self._gang(number) for number in range(3)},
+            "reservations": {"r": self._reservation()},
             "decisions": {f"{number:012d}": decision_item(one) for number, one in kept},
             "pending": dict(self._pending()),
             "mig": self._layouts,
@@ -255,6 +262,28 @@ class World:
                         self._text("1g.5gb is being made") if gpu.index else "",
                     )
                     yield gpu.uuid, card_item(card)
+
+    def _ledger(self) -> Json:
+        pod, node = self._pod(9000), self.facts[0].state
+        device = AllocatedDevice(DeviceRef(node.gpus[0].uuid), 1000, 81920)
+        owner = HoldOwner("Pod", pod.name, pod.namespace, pod.uid)
+        text = self._text("others leave for it")
+        hold = Hold("promise-1", node.node_name, owner, text, node.node_uid, device, "scheduler_extender")
+        return ledger_item(NodeLedger(node.node_name, node.node_uid, holds=(hold,)))
+
+    def _gang(self, number: int) -> Json:
+        phase = ("waiting", "reserved", "placed")[number]
+        name, node = str(replace(self._pod(number), uid="")), self.facts[number].state.node_name
+        why = self._text("fewer than 8 free GPUs with NVLink on one node") if number == 0 else ""
+        return gang_item(GangReport(name, phase, 8, 8 - number, number, number, 1000, why, (node,)))
+
+    def _reservation(self) -> Json:
+        space, name = self._text("research"), self._text("demo")
+        end = self._now + timedelta(hours=2)
+        labels = {"team": self._text("a")}
+        return reservation_item(
+            ReservationReport(space, name, 8, 2, end=end, match_labels=labels, state="Active", reserved=1)
+        )
 
     def _workload(self) -> Json:
         texts = {

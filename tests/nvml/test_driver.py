@@ -272,6 +272,9 @@ async def test_the_activity_of_slices_is_measured_between_two_looks(machine: Mak
             "gpu.0.gi.1.gpm.1": "62.5",
             "gpu.0.gi.1.gpm.10": "12.5",
             "gpu.0.gi.1.gpm.20": "2",
+            # As a division of nothing by nothing: it is not measured.
+            "gpu.0.gi.1.gpm.5": "nan",
+            "gpu.0.gi.1.gpm.21": "inf",
             "gpu.0.gi.1.memory_used_mib": 777,
         }
     )

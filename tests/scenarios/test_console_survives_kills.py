@@ -19,7 +19,7 @@ LONGEST_WAIT_S = 150.0
 SOURCES = frozenset(
     {
         *("discovery", "ledger", "scheduler_extender", "mig_controller", "autoscaler", "cost_engine"),
-        *("costs", "optimizer", "controller"),
+        *("costs", "optimizer", "controller", "planning"),
     }
 )
 

@@ -37,9 +37,7 @@ _NANO = 1_000_000_000
 
 
 def register(app: typer.Typer) -> None:
-    commands = typer.Typer(
-        help="What nodes are bought and drained, and why.", rich_markup_mode=None, no_args_is_help=True
-    )
+    commands = typer.Typer(help="What nodes are bought and drained, and why.", rich_markup_mode=None)
     commands.command("status", short_help="Policies and node claims.")(status)
     commands.command("plan", short_help="What would be bought or drained now, and what was rejected.")(plan)
     commands.command("history", short_help="The newest scaling actions.")(history)

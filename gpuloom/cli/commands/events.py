@@ -14,6 +14,7 @@ from gpuloom.cli.connection.kube import ContextOption, KubeconfigOption, find_ac
 from gpuloom.cli.output import exits
 from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, rendered, repeat
 from gpuloom.cli.output.tables import table_lines
+from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def events(  # noqa: PLR0913, PLR0917 - every one is an option
 
     Exits 0 also if there are none, 3 if the Kubernetes API can't be reached.
     """
+    if about and about.count("/") not in (1, 2):
+        raise InvalidRequestError(f"--for is KIND/NAME, as pod/train-0, not {exits.one_line(about)}")
     access = find_access(kubeconfig, context, directory)
 
     def answer() -> str:
@@ -85,7 +88,8 @@ def event_rows(found: Iterable[JsonObject], about: str, *, warnings_only: bool) 
     kept = [
         row
         for row in rows
-        if (not wanted or row.object.lower() == wanted) and (not warnings_only or row.kind == "Warning")
+        if (not wanted or wanted in (row.object.lower(), f"{row.namespace}/{row.object}".lower()))
+        and (not warnings_only or row.kind == "Warning")
     ]
     return sorted(kept, key=lambda row: (row.last, row.namespace, row.object, row.reason))
 

@@ -16,4 +16,4 @@ def one_line(failure: Exception | str) -> str:
     if isinstance(failure, OSError) and failure.strerror:
         about = f": {failure.filename}" if failure.filename is not None else ""
         text = f"{failure.strerror}{about}"
-    return " ".join(text.split()) or type(failure).__name__
+    return " ".join(text.split()) or (repr(text) if isinstance(failure, str) else type(failure).__name__)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,9 +18,13 @@ from gpuloom.cli.connection.endpoints import (
 )
 from gpuloom.cli.output.forms import Output, OutputOption, show
 from gpuloom.cli.output.tables import table_lines
+from gpuloom.errors import NotFoundError
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.gpu import MILLI_PER_GPU
 from gpuloom.model.ledger import Hold
+
+if TYPE_CHECKING:
+    from gpuloom.clients.holds import HoldClient
 
 _Release = Annotated[str, typer.Option("--release", metavar="NAME", help="End this hold, whoever took it.")]
 
@@ -38,17 +42,24 @@ def holds(
 ) -> None:
     """Show what is taken out of placement: by which hold, for whom, why, and how long.
 
-    Exits 0, or 3 if the extender can't be reached.
+    Exits 0, 1 if there is no hold to release, 3 if the extender can't be reached.
     """
     endpoint = find_endpoint("scheduler_extender", extender, directory, os.environ)
     from gpuloom.clients.holds import HoldClient  # noqa: PLC0415 - brings gRPC along
 
     if release:
-        ask(endpoint, lambda channel: HoldClient(channel, timeout).release(release))
+        ask(endpoint, lambda channel: _release(HoldClient(channel, timeout), release))
         typer.echo(f"{release} is over")
         return
     found = ask(endpoint, lambda channel: HoldClient(channel, timeout).list())
     show(output, found, lambda: hold_lines(found, datetime.now(UTC)))
+
+
+async def _release(client: "HoldClient", name: str) -> None:
+    # To release what is over is no error: who mistypes a name would take the hold for ended.
+    if name not in {hold.name for hold in await client.list()}:
+        raise NotFoundError(f"there is no hold {name}")
+    await client.release(name)
 
 
 def hold_lines(found: Sequence[Hold], now: datetime) -> Iterator[str]:

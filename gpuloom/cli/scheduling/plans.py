@@ -28,7 +28,7 @@ _Name = Annotated[str, typer.Argument(help="Name of the reservation.")]
 
 def register(app: typer.Typer) -> None:
     app.command("gangs", short_help="Show gangs, and what those that wait are waiting for.")(gangs)
-    reserve = typer.Typer(no_args_is_help=True)
+    reserve = typer.Typer()
     reserve.command("create", short_help="Keep GPUs for certain pods, for a time.")(create)
     reserve.command("list", short_help="Show what is reserved.")(listed)
     reserve.command("delete", short_help="Give a reservation back.")(delete)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuloom.model.request import PodRequest
+from gpuloom.model.request import PodRequest, RequestKind
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.constraints.neighbours import Neighbours
 from gpuloom.placement.devices import NodeView
@@ -101,7 +101,7 @@ def _place(
     outcome: GangPlan | GangRefusal = GangRefusal("it has no members", 0)
     for dense in (False, True):
         filling = _Filling(everywhere, judge, prices, dense)
-        left = sorted(members, key=_hardest_first)
+        left = sorted(members, key=hardest_first)
         for group in groups:
             left = yield from filling.fill(left, group)
         if left:
@@ -178,7 +178,7 @@ class _Filling:
             return
         outcome = self._outcome(member.request, site.view)
         if isinstance(outcome, float):
-            order = _free_milli(site.view) if self._dense else -outcome
+            order = free_milli(site.view) if self._dense else -outcome
             heapq.heappush(queue, (order, name))
         else:
             self._reasons[outcome] += 1
@@ -227,15 +227,20 @@ def _domains(sites: Sequence[Site], wish: DomainWish) -> list[tuple[str, list[Si
         value = site.node.labels.get(wish.key)
         if value is not None and wish.value in (None, value):
             groups.setdefault(value, []).append(site)
-    return sorted(groups.items(), key=lambda item: (-sum(_free_milli(s.view) for s in item[1]), item[0]))
+    return sorted(groups.items(), key=lambda item: (-sum(free_milli(s.view) for s in item[1]), item[0]))
 
 
 def _roomy(members: Sequence[Member], sites: Iterable[Site]) -> bool:
     """Whether the bare sum of cards would do; far less to look at than a plan."""
-    if any(member.request.gpu.mig_profile for member in members):
-        return True
-    wanted = sum(member.request.gpu.milli * member.request.gpu.count for member in members)
-    return wanted <= sum(_free_milli(site.view) for site in sites)
+    wanted = wanted_milli(members)
+    return wanted is None or wanted <= sum(free_milli(site.view) for site in sites)
+
+
+def wanted_milli(members: Sequence[Member]) -> int | None:
+    """Of cards that are wholly free; None where slices or shares are wanted, which fit in beside others."""
+    if any(member.request.gpu.kind is not RequestKind.WHOLE for member in members):
+        return None
+    return sum(member.request.gpu.milli * member.request.gpu.count for member in members)
 
 
 def likeness(view: NodeView) -> Hashable:
@@ -260,11 +265,11 @@ def likeness(view: NodeView) -> Hashable:
     return view.mode, view.delivery, view.closed_reason, view.host, view.links, cards
 
 
-def _free_milli(view: NodeView) -> int:
+def free_milli(view: NodeView) -> int:
     return 0 if view.closed_reason else sum(card.free_share_milli for card in view.gpus)
 
 
-def _hardest_first(member: Member) -> tuple[int, int, str]:
+def hardest_first(member: Member) -> tuple[int, int, str]:
     gpu = member.request.gpu
     return -gpu.count * gpu.milli, -gpu.count, member.uid
 

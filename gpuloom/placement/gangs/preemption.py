@@ -15,6 +15,7 @@ from gpuloom.model.request import RequestKind
 from gpuloom.names import RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU, RESOURCE_NVIDIA_MIG_PREFIX
 from gpuloom.placement.choose import choose_devices
 from gpuloom.placement.fit import Fit, Refusal, fit
+from gpuloom.placement.gangs.gang import GangPlan, free_milli, hardest_first, plan_gang, wanted_milli
 from gpuloom.placement.gangs.sites import (
     Member,
     Seat,
@@ -32,7 +33,7 @@ SITES_A_STEP = 16
 def plan_preemption(members: Sequence[Member], field_: Field) -> Steps[PreemptionPlan | None]:
     """For one pod, or for all of a gang in turn; None if no eviction helps."""
     ground = _Ground(field_)
-    for member in members:
+    for member in sorted(members, key=hardest_first):
         found = yield from ground.cheapest(member, anywhere=len(members) > 1)
         if found is None or not ground.seat(member, *found):
             return None
@@ -260,12 +261,48 @@ def _spared(members: Sequence[Member], field_: Field, plan: PreemptionPlan) -> S
     kept, seats = list(plan.units), (yield from _seated(members, field_, plan.units, plan.seats))
     if seats is None:
         return None
+    spare = _spare_milli(members, (yield from _cleared(field_, kept)))
     for unit in sorted(plan.units, key=lambda each: each.order, reverse=True):
+        yield
         rest = [each for each in kept if each is not unit]
+        lost = _freed_milli(unit, field_, kept) - _freed_milli(unit, field_, rest)
+        if spare is not None and lost > spare:
+            continue
         found = yield from _seated(members, field_, rest, seats)
+        if found is None:
+            outcome = yield from plan_gang(members, (yield from _cleared(field_, rest)))
+            found = outcome.seats if isinstance(outcome, GangPlan) else None
         if found is not None:
             kept, seats = rest, found
+            spare = None if spare is None else spare - lost
     return PreemptionPlan(seats, tuple(kept))
+
+
+def _cleared(field_: Field, units: Sequence[Unit]) -> Steps[list[Site]]:
+    """All nodes when these have left."""
+    uids, changed = _uids(units), {victim.node_name for unit in units for victim in unit.victims}
+    sites: list[Site] = []
+    for count, (name, site) in enumerate(field_.sites.items(), 1):
+        cleared = field_.without(name, uids) if name in changed else site
+        sites += [cleared] if cleared is not None else []
+        if name in changed or count % SITES_A_STEP == 0:
+            yield
+    return sites
+
+
+def _spare_milli(members: Sequence[Member], sites: Sequence[Site]) -> int | None:
+    """By how much the bare sum of cards is more than they need; None where that says nothing."""
+    wanted = wanted_milli(members)
+    return None if wanted is None else sum(free_milli(site.view) for site in sites) - wanted
+
+
+def _freed_milli(unit: Unit, field_: Field, gone: Sequence[Unit]) -> int:
+    """What is free on the nodes of one unit when these have left."""
+    sites = (
+        field_.without(name, _uids(gone))
+        for name in sorted({victim.node_name for victim in unit.victims} & field_.sites.keys())
+    )
+    return sum(free_milli(site.view) for site in sites if site is not None)
 
 
 def _seated(

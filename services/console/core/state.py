@@ -2,7 +2,8 @@
 
 A version is a number that grows with each change. Nothing is queued for a reader: it says which version it
 has, and gets what differs from it now, so that whoever is slow skips what lay between. What is gone is
-remembered within a bound; a reader from before that begins anew.
+remembered within a bound, with its namespace, because its key may name it; a reader from before that begins
+anew. The namespace of an item does not change while its key stays.
 """
 
 from collections import OrderedDict
@@ -37,7 +38,8 @@ class State:
         self._items: dict[str, dict[str, Json]] = {}
         self._order: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._most_gone = most_gone
-        self._gone_count = 0
+        self._gone: dict[tuple[str, str], str] = {}
+        """Namespaces of what is gone; empty where it had none."""
         self._complete_after = 0
 
     def replace(self, sections: Mapping[str, Items]) -> bool:
@@ -75,11 +77,12 @@ class State:
         for (section, key), version in reversed(self._order.items()):
             if version <= after:
                 break
-            value = self._items[section].get(key, _GONE)
-            shown = _shown(mask, section, key, value)
-            if shown is _GONE:
+            gone = (section, key) in self._gone
+            value = {"namespace": self._gone[section, key]} if gone else self._items[section][key]
+            shown = value if mask is None else mask(section, key, value)
+            if gone and shown is not None:
                 delta.gone.setdefault(section, []).append(key)
-            else:
+            elif shown is not None or mask is None:
                 delta.changed.setdefault(section, {})[key] = shown
         return delta
 
@@ -88,27 +91,26 @@ class State:
         touched = [key for key, value in items.items() if not _same(present.get(key, _GONE), value)]
         gone = [key for key in present if key not in items]
         for key in touched:
-            self._gone_count -= key not in present and (section, key) in self._order
+            self._gone.pop((section, key), None)
             present[key] = items[key]
         for key in gone:
-            del present[key]
-        self._gone_count += len(gone)
+            self._gone[section, key] = _namespace(present.pop(key))
         for key in (*touched, *gone):
             self._order[section, key] = version
             self._order.move_to_end((section, key))
         return bool(touched or gone)
 
     def _forget(self) -> None:
-        if self._gone_count <= self._most_gone:
+        if len(self._gone) <= self._most_gone:
             return
         for (section, key), version in list(self._order.items()):
             if key in self._items[section]:
                 continue
             del self._order[section, key]
-            self._gone_count -= 1
+            del self._gone[section, key]
             self._complete_after = max(self._complete_after, version)
             # Down to half, so that this walk is rare.
-            if self._gone_count <= self._most_gone // 2:
+            if len(self._gone) <= self._most_gone // 2:
                 return
 
 
@@ -116,8 +118,6 @@ def _same(old: Json, new: Json) -> bool:
     return old is new or bool(old == new)
 
 
-def _shown(mask: Mask | None, section: str, key: str, value: Json) -> Json:
-    if mask is None or value is _GONE:
-        return value
-    seen = mask(section, key, value)
-    return _GONE if seen is None else seen
+def _namespace(value: Json) -> str:
+    named = value.get("namespace") if isinstance(value, Mapping) else None
+    return named if isinstance(named, str) else ""

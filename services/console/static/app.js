@@ -9,6 +9,7 @@ import * as autoscaler from "./views/autoscaler.js";
 import * as cluster from "./views/cluster.js";
 import * as cost from "./views/cost.js";
 import * as decisions from "./views/decisions.js";
+import * as gangs from "./views/gangs.js";
 import * as mig from "./views/mig.js";
 import * as node from "./views/node.js";
 import * as pending from "./views/pending.js";
@@ -18,7 +19,7 @@ import * as workloads from "./views/workloads.js";
 
 // A view has: id, title, mount(main, context) -> {update(changed, set), end()}; and, to be in the rail, key, count(store)
 // and needs, the sections of which one must be there.
-const VIEWS = [cluster, pending, decisions, mig, workloads, cost, savings, autoscaler, node, pod];
+const VIEWS = [cluster, pending, decisions, gangs, mig, workloads, cost, savings, autoscaler, node, pod];
 const UPDATE_MS = 250;
 
 const store = new Store();
@@ -161,6 +162,7 @@ window.addEventListener("hashchange", () => {
   if (!document.activeElement?.closest("input, select, textarea, dialog")) main.focus({ preventScroll: true });
 });
 setInterval(() => {
+  store.checkHeard();
   refreshTimes(document);
   showStanding();
 }, 1000);

@@ -20,6 +20,7 @@ export function colours() {
     text: read("--text"),
     dim: read("--dim"),
     line: read("--line-strong"),
+    ground: read("--surface"),
     good: read("--good"),
     warn: read("--warn"),
     bad: read("--bad"),

@@ -191,21 +191,31 @@ export class HeatMap {
   /* A corner for what is closed, a cross for what fails: not by colour alone. */
   drawMark(cell, kind) {
     const { paint, size } = this;
-    paint.strokeStyle = kind === "bad" ? this.scene.colours.bad : this.scene.colours.warn;
-    paint.fillStyle = paint.strokeStyle;
-    paint.lineWidth = Math.max(1.2, size / 10);
+    const wide = Math.max(1.2, size / 10);
+    // With a rim of the ground, so that it is seen on a cell of about its own colour, too.
+    paint.strokeStyle = this.scene.colours.ground;
+    paint.fillStyle = this.scene.colours.warn;
+    paint.lineWidth = kind === "bad" ? wide * 2.2 : 1;
     paint.beginPath();
     if (kind === "bad") {
-      paint.moveTo(cell.x + 1, cell.y + 1);
-      paint.lineTo(cell.x + size - 1, cell.y + size - 1);
-      paint.moveTo(cell.x + size - 1, cell.y + 1);
-      paint.lineTo(cell.x + 1, cell.y + size - 1);
+      const [low, high] = [wide, size - wide];
+      paint.moveTo(cell.x + low, cell.y + low);
+      paint.lineTo(cell.x + high, cell.y + high);
+      paint.moveTo(cell.x + high, cell.y + low);
+      paint.lineTo(cell.x + low, cell.y + high);
+      paint.stroke();
+      paint.strokeStyle = this.scene.colours.bad;
+      paint.lineWidth = wide;
       paint.stroke();
     } else {
       paint.moveTo(cell.x + size, cell.y);
       paint.lineTo(cell.x + size, cell.y + size * 0.5);
       paint.lineTo(cell.x + size * 0.5, cell.y);
       paint.fill();
+      paint.beginPath();
+      paint.moveTo(cell.x + size - 0.5, cell.y + size * 0.5 - 0.5);
+      paint.lineTo(cell.x + size * 0.5 + 0.5, cell.y + 0.5);
+      paint.stroke();
     }
   }
 

@@ -6,7 +6,9 @@ const MOST = 24;
 
 export function showIncidents(strip, store) {
   const found = incidents(store);
-  keyed(strip, found.slice(0, MOST).map((one) => JSON.stringify(one)), (one) => one, (text) => {
+  const shown = found.slice(0, MOST);
+  if (found.length > MOST) shown.push({ level: "warn", text: `and ${found.length - MOST} more`, place: "#/cluster?colour=health" });
+  keyed(strip, shown.map((one) => JSON.stringify(one)), (one) => one, (text) => {
     const one = JSON.parse(text);
     return h("a", { class: "incident", "data-level": one.level, href: one.place, title: one.text }, h("span", {}, one.text));
   });

@@ -2,6 +2,10 @@
 // An item that did not change stays the same object.
 
 const RETRY_MS = [500, 1000, 2000, 5000, 10000];
+// The server says something every ten seconds at least. A connection may die without a word, for example while a
+// machine sleeps; nobody would tell the page.
+const SILENT_MS = 40000;
+const ANSWER_MS = 60000;
 
 export class Store {
   constructor() {
@@ -9,6 +13,7 @@ export class Store {
     this.version = "";
     this.standing = "connecting";
     this.heardAt = 0;
+    this.stream = null;
     this.listeners = new Set();
     this.failures = 0;
   }
@@ -27,7 +32,7 @@ export class Store {
 
   async start() {
     try {
-      const answer = await fetch("/api/state", { headers: { Accept: "application/json" } });
+      const answer = await fetch("/api/state", { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(ANSWER_MS) });
       if (answer.status === 401) return location.assign("/login");
       if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
       const { version, sections } = await answer.json();
@@ -41,14 +46,22 @@ export class Store {
 
   follow() {
     const stream = new EventSource(`/api/events?after=${encodeURIComponent(this.version)}`);
-    stream.addEventListener("open", () => this.stand("live"));
+    this.stream = stream;
+    this.heard();
+    stream.addEventListener("open", () => {
+      // Not before: a server that gives the state but no stream is asked ever more rarely.
+      this.failures = 0;
+      this.heard();
+      this.stand("live");
+    });
+    stream.addEventListener("beat", () => this.heard());
     stream.addEventListener("full", (event) => {
       const { version, sections } = JSON.parse(event.data);
       this.replace(version, sections);
     });
     stream.addEventListener("delta", (event) => {
       if (this.apply(JSON.parse(event.data))) return;
-      stream.close();
+      this.end();
       this.start();
     });
     stream.addEventListener("error", () => {
@@ -58,7 +71,22 @@ export class Store {
     });
   }
 
+  heard() {
+    this.heardAt = performance.now();
+  }
+
+  /* To be called now and then. */
+  checkHeard() {
+    if (this.stream && performance.now() - this.heardAt > SILENT_MS) this.lost();
+  }
+
+  end() {
+    this.stream?.close();
+    this.stream = null;
+  }
+
   lost() {
+    this.end();
     this.stand("lost");
     const wait = RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)];
     this.failures += 1;
@@ -87,8 +115,7 @@ export class Store {
   }
 
   tell(changed, set) {
-    this.failures = 0;
-    this.heardAt = performance.now();
+    this.heard();
     for (const listener of this.listeners) listener(changed, set);
   }
 

@@ -26,6 +26,8 @@ SLOW_S = 15.0
 REVIEW_S = 30.0
 """So often it is asked whether somebody may still look."""
 MOST_ENCODED = 16
+BEAT = b"event: beat\ndata: {}\n\n"
+"""An event and not a comment, because of comments a page's script is told nothing."""
 
 Review = Callable[[], Awaitable[Viewer | None]]
 
@@ -105,7 +107,7 @@ class Stream:
                 after = version
             await self.clock.sleep(PACE_S)
             idle = state.version == after and not await self._changed()
-            if idle and not await self._write(response, b": still here\n\n"):
+            if idle and not await self._write(response, BEAT):
                 return "slow"
             if self.clock.monotonic() - reviewed_s >= REVIEW_S:
                 reviewed_s = self.clock.monotonic()

@@ -142,7 +142,10 @@ class ConsolePort:
                 request[VIEWER] = viewer
             return await handler(request)
         except web.HTTPException as error:
-            return _failure(error.status, error.reason)
+            refused = _failure(error.status, error.reason)
+            if "Allow" in error.headers:
+                refused.headers["Allow"] = error.headers["Allow"]
+            return refused
         except InvalidRequestError as error:
             return _failure(400, str(error))
         except NotFoundError as error:
@@ -175,7 +178,7 @@ class ConsolePort:
         # Cookies are SameSite, and so is this form: another site's page can't log somebody in here.
         if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
             return _failure(403, "the form of this page is needed")
-        token = str((await request.post()).get("token", "")).strip()
+        token = await _posted_token(request)
         try:
             cookie = session_cookie(token)
             accepted = await self._parts.gate.accepts(token)
@@ -274,6 +277,14 @@ class ConsolePort:
             raise NotFoundError(f"no pod {pod}")
         async with self._asking:
             return _json(await self._parts.questions[request.path.removeprefix("/api/")](pod))
+
+
+async def _posted_token(request: web.Request) -> str:
+    try:
+        return str((await request.post()).get("token", "")).strip()
+    except (ValueError, LookupError):
+        # A body that is no form, or in an encoding that there is not.
+        raise InvalidRequestError("the form can't be read") from None
 
 
 def _file_response(request: web.Request, file: PageFile, status: int = 200) -> web.Response:

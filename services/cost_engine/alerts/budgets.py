@@ -11,6 +11,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from sqlalchemy.orm import Session
+
 from gpuloom.codec.custom.budget import cost_budget, cost_budget_status_to_json
 from gpuloom.errors import GpuloomError, InvalidRequestError
 from gpuloom.kube.client import KubeClient
@@ -28,6 +30,7 @@ from services.cost_engine.core.budgets import (
     Crossing,
     crossings,
     forecast,
+    is_outdated,
     period_at,
     spend_by_bucket,
     state_of,
@@ -115,11 +118,9 @@ class Budgets:
         for _, standing in sorted(self._standings.items()):
             verdict = verdict_of(standing, self._rules.rules, now)
             if verdict is not None:
-                matchers = tuple(
-                    model.PodMatcher(each.namespaces, tuple(sorted(each.labels.items())))
-                    for each in verdict.matchers
+                found.append(
+                    model.BudgetVerdict(verdict.budget, verdict.action, verdict.reason, verdict.matchers)
                 )
-                found.append(model.BudgetVerdict(verdict.budget, verdict.action, verdict.reason, matchers))
         return found
 
     async def look(self) -> None:
@@ -164,11 +165,7 @@ class Budgets:
         by_hour = spend_by_bucket(read[window], budget.spec.scope, self._rules.rules)
         spend = sum(by_hour.values())
         found = crossings(budget, period, spend)
-        if found:
-            await self._store.write(lambda session: store_alerts.note_crossings(session, found, now))
-        known = await self._store.read(
-            lambda session: store_alerts.crossed_alerts(session, budget.meta.uid, period.start_ns)
-        )
+        known = await self._note_crossings(budget, found, (period.start_ns, spend))
         await self._tell(obj, found, known)
         unpriced = any(fact.amounts.unpriced_ns for fact in read[window])
         at_limit = [each.crossed_ns for each in known.values() if each.threshold_percent >= 100]
@@ -190,6 +187,27 @@ class Budgets:
             fields = {"budget": budget.meta.name, "reason": str(error)}
             _log.warning("status of a budget not written, trying again", extra=fields)
         return standing
+
+    async def _note_crossings(
+        self, budget: CostBudget, found: Sequence[Crossing], stand: tuple[int, int]
+    ) -> Mapping[str, store_alerts.CrossedAlert]:
+        """All that were crossed in the period, by alert, each since when it was first."""
+        (start_ns, spend), uid, now = stand, budget.meta.uid, now_ns(self._clock)
+        known = await self._store.read(lambda session: store_alerts.crossed_alerts(session, uid, start_ns))
+        outdated = [
+            each.alert
+            for each in known.values()
+            if is_outdated(budget, spend, (each.alert, each.threshold_percent, each.limit))
+        ]
+        if not outdated and all(crossing.alert.name in known for crossing in found):
+            return known
+
+        def note(session: Session) -> Mapping[str, store_alerts.CrossedAlert]:
+            store_alerts.forget_crossings(session, uid, start_ns, outdated)
+            store_alerts.note_crossings(session, found, now)
+            return store_alerts.crossed_alerts(session, uid, start_ns)
+
+        return await self._store.write(note)
 
     async def _tell(
         self, obj: JsonObject, found: Sequence[Crossing], known: Mapping[str, store_alerts.CrossedAlert]

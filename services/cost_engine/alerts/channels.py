@@ -154,7 +154,8 @@ def json_body(crossing: Crossing) -> dict[str, Any]:
 
 def _fingerprint(crossing: Crossing) -> str:
     """The same for the same crossing: a receiver that hears it twice can tell."""
-    return f"{crossing.budget_uid}-{crossing.period_start_ns}-{crossing.alert.name}"
+    which = f"{crossing.alert.name}-{crossing.alert.threshold_percent}-{crossing.limit}"
+    return f"{crossing.budget_uid}-{crossing.period_start_ns}-{which}"
 
 
 def _short(url: str | None) -> str:

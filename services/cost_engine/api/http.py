@@ -5,7 +5,9 @@ GET /allocation and /allocation/compute (window, aggregate, step, accumulate, fi
 """
 
 import logging
+import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -100,13 +102,32 @@ class CostHttp:
         response = web.StreamResponse(headers={"Content-Type": f"{kind}; charset=utf-8"})
         await response.prepare(request)
         await response.write(first.encode())
-        async for piece in pieces:
-            await response.write(piece.encode())
+        try:
+            async for piece in pieces:
+                await response.write(piece.encode())
+        except GpuloomError as error:
+            _log.warning("an export was broken off", extra={"reason": str(error)})
+            _break_off(request)
+            return response
         await response.write_eof()
         return response
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
+
+
+def _break_off(request: web.Request) -> None:
+    """What was sent must not be taken for all of it; a status can't be sent any more.
+
+    With a reset, because a quiet end of the connection is the end of the file in HTTP/1.0.
+    """
+    transport = request.transport
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def _failure(status: int, message: str) -> web.Response:

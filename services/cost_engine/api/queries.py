@@ -16,7 +16,14 @@ from services.cost_engine.core.grouping import (
     grouped,
     total,
 )
-from services.cost_engine.core.intervals import DAY_NS, HOUR_NS, NANOSECONDS_PER_SECOND, UNITS_PER_GPU, day_of
+from services.cost_engine.core.intervals import (
+    DAY_NS,
+    HOUR_NS,
+    NANOSECONDS_PER_SECOND,
+    UNITS_PER_GPU,
+    day_of,
+    hour_of,
+)
 from services.cost_engine.core.prices import PriceBook
 from services.cost_engine.core.savings import monthly, savings_of
 from services.cost_engine.ingest.consumer import now_ns
@@ -106,7 +113,7 @@ class Queries:
                 priced += 1
                 rate += price.nano_usd_per_hour
         since = await self._store.epoch_ns(now)
-        start = since - since % HOUR_NS
+        start = day_of(since)
         today = await self._sum(Window(max(start, day_of(now)), now + HOUR_NS))
         everything = await self._sum(Window(start, now + HOUR_NS))
         return model.CostSummary(
@@ -120,14 +127,23 @@ class Queries:
             since=moment(since),
         )
 
-    async def missing_types(self, book: PriceBook) -> tuple[str, ...]:
+    async def node_prices(self, book: PriceBook) -> tuple[list[model.NodePrice], tuple[str, ...]]:
+        """Of the nodes that are there, and the types of those that have none."""
         now = now_ns(self._clock)
-        nodes = await self._store.nodes(now - 1, now)
-        unpriced = (node.traits for node in nodes if book.at(node.traits, now) is None)
-        return tuple(sorted({traits.instance_type or traits.name for traits in unpriced}))
+        found, missing = [], set()
+        for node in await self._store.nodes(now - 1, now):
+            price = book.at(node.traits, now)
+            if price is None:
+                missing.add(node.traits.instance_type or node.traits.name)
+            else:
+                found.append(model.NodePrice(node.node_uid, price.nano_usd_per_hour, price.quality))
+        return found, tuple(sorted(missing))
 
     def window(self, question: model.CostQuestion, default_days: int = 1) -> Window:
-        """Whole hours, and whole days where it is cut into days. Raise InvalidRequestError for none."""
+        """Whole hours; whole days where it is cut into days, or where no hours are kept any more.
+
+        Raise InvalidRequestError for none.
+        """
         end = question.end or self._clock.now()
         if not all(EARLIEST <= each <= LATEST for each in (end, question.start or end)):
             raise InvalidRequestError(f"ask for a time from {EARLIEST.year} to {LATEST.year}")
@@ -140,8 +156,14 @@ class Queries:
             raise InvalidRequestError("ask for at most three years at once")
         if step_ns == HOUR_NS and end_ns - start_ns > MAX_HOURS_BY_HOUR * HOUR_NS:
             raise InvalidRequestError("ask for at most 92 days by hour")
-        edge = DAY_NS if step_ns == DAY_NS else HOUR_NS
-        return Window(start_ns - start_ns % edge, -(-end_ns // edge) * edge, step_ns)
+        # Of a day whose hours are dropped its sum is known alone: half of it would look like no cost.
+        dropped_ns = hour_of(now_ns(self._clock) - self._store.settings.hourly_retention_ns)
+        if step_ns == HOUR_NS and start_ns < dropped_ns:
+            days = self._store.settings.hourly_retention_ns // DAY_NS
+            raise InvalidRequestError(f"costs by hour are kept for {days} days: ask by day")
+        first = DAY_NS if step_ns == DAY_NS or start_ns < dropped_ns else HOUR_NS
+        last = DAY_NS if step_ns == DAY_NS or end_ns < dropped_ns else HOUR_NS
+        return Window(start_ns - start_ns % first, -(-end_ns // last) * last, step_ns)
 
     async def _sum(self, window: Window) -> model.CostAmounts:
         return amounts_of(total(grouped(await self._store.facts(window, frozenset()), ())))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 
 from gpuloom.model.budget import (
     AlertSeverity,
@@ -14,6 +15,7 @@ from gpuloom.model.budget import (
     BudgetState,
     CostBudget,
 )
+from gpuloom.model.cost import PodMatcher
 from gpuloom.model.money import usd
 from services.cost_engine.core.grouping import CostFact
 from services.cost_engine.core.intervals import HOUR_NS, NANOSECONDS_PER_SECOND, PodIdentity
@@ -68,14 +70,6 @@ class BudgetStanding:
     state: BudgetState
     reached_ns: int | None = None
     crossed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PodMatcher:
-    """Patterns as of a shell: any of the namespaces (none: all), all of the labels."""
-
-    namespaces: tuple[str, ...]
-    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +137,18 @@ def crossings(budget: CostBudget, period: Period, spend: int) -> list[Crossing]:
     ]
 
 
+def is_outdated(budget: CostBudget, spend: int, noted: tuple[str, int, int]) -> bool:
+    """Whether a crossing that was noted is none of the budget as it is now: the next one is news again.
+
+    `noted`: the alert, its threshold and the limit, then. A limit that is lowered, or raised to less than
+    what is spent, leaves it as it is.
+    """
+    name, percent, limit = noted
+    now = next((alert.threshold_percent for alert in budget.spec.alerts if alert.name == name), percent)
+    present = budget.spec.limit_nano_usd
+    return now != percent or (limit != present and spend * 100 < present * now)
+
+
 def _free_name(budget: CostBudget) -> str:
     """Of the alert at the limit that nobody asked for: an alert that is named like it must not hide it."""
     names = {alert.name for alert in budget.spec.alerts}
@@ -177,12 +183,25 @@ def verdict_of(standing: BudgetStanding, rules: Sequence[TeamRule], now_ns: int)
 
 def _matchers(scope: BudgetScope, rules: Sequence[TeamRule]) -> Iterable[PodMatcher]:
     if not scope.teams:
-        yield PodMatcher(scope.namespaces, scope.labels)
+        yield PodMatcher(scope.namespaces, tuple(sorted(scope.labels.items())))
         return
+    before: list[TeamRule] = []
     for rule in rules:
-        if set(rule.teams) & set(scope.teams) and not rule.pools:
+        # On which pool a pod will run is not known yet.
+        if rule.pools:
+            continue
+        if not set(rule.teams) & set(scope.teams):
+            before.append(rule)
+        elif all(fnmatchcase(value, rule.labels.get(key, "*")) for key, value in scope.labels.items()):
+            labels = tuple(sorted({**rule.labels, **scope.labels}.items()))
+            # The first rule that matches decides: what one before it names another team for is not meant.
+            unless = tuple(
+                PodMatcher(other.namespaces, tuple(sorted(other.labels.items())))
+                for other in before
+                if other.may_meet(rule)
+            )
             for namespaces in _both(scope.namespaces, rule.namespaces):
-                yield PodMatcher(namespaces, {**rule.labels, **scope.labels})
+                yield PodMatcher(namespaces, labels, unless)
 
 
 def _both(first: tuple[str, ...], second: tuple[str, ...]) -> Iterable[tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """What Kubernetes' JSON of nodes and pods says that costs depend on. What can't be read is not guessed."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,14 +35,19 @@ POOL_LABELS = (
 )
 ANNOTATION_OPTIMIZED = "gpu-autoscaler.io/optimized"
 ANNOTATION_RECOMMENDATION = "gpuloom.dev/recommendation"
+COST_LABELS = ("gpu-cost-center", "gpu-project")
 MAX_LABELS = 64
 MAX_LABEL_LENGTH = 317
+MAX_GPUS = 4096
+"""More in one node is a mistake of whoever wrote it, and would fit no column."""
 
 _GPU_COUNT_LABEL = "nvidia.com/gpu.count"
 _GPU_REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 _GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 _PROVIDERS = {"aws": "aws", "gce": "gcp", "azure": "azure"}
 _UNITS_PER_MILLI = UNITS_PER_GPU // 1000
+_KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+_MAX_NAME = 253
 
 
 class SliceRule(StrEnum):
@@ -97,10 +103,12 @@ def pod_identity(pod: JsonObject, namespace_labels: Mapping[str, str] | None = N
     annotations = _object(metadata, "annotations")
     own = {key: value for key, value in _object(metadata, "labels").items() if isinstance(value, str)}
     merged = {**(namespace_labels or {}), **own}
+    # Of too many labels those stay that costs are told by, then the pod's own.
+    first = sorted(merged, key=lambda key: (key not in COST_LABELS, key not in own, key))[:MAX_LABELS]
     kept = {
-        key: value
-        for key, value in sorted(merged.items())[:MAX_LABELS]
-        if len(key) <= MAX_LABEL_LENGTH and len(value) <= MAX_LABEL_LENGTH
+        key: merged[key]
+        for key in sorted(first)
+        if len(key) <= MAX_LABEL_LENGTH and len(merged[key]) <= MAX_LABEL_LENGTH
     }
     optimized = "true" in (annotations.get(ANNOTATION_OPTIMIZED), own.get(ANNOTATION_OPTIMIZED))
     return PodIdentity(
@@ -223,9 +231,9 @@ def _find_profile(profile: str, traits: NodeTraits) -> tuple[GpuModel, MigProfil
 
 def _gpu_counts(capacity: JsonObject, labels: JsonObject, listed: int) -> tuple[int, int]:
     """Physical GPUs, and those that a device plugin offers in place of them."""
-    plugged = _amount(capacity.get(RESOURCE_NVIDIA_GPU))
-    ours = _amount(capacity.get(RESOURCE_GPU_MILLI)) // 1000
-    labelled = _amount(labels.get(_GPU_COUNT_LABEL))
+    plugged = _gpus(_amount(capacity.get(RESOURCE_NVIDIA_GPU)))
+    ours = _gpus(_amount(capacity.get(RESOURCE_GPU_MILLI)) // 1000)
+    labelled = _gpus(_amount(labels.get(_GPU_COUNT_LABEL)))
     sliced = any(
         name.startswith(RESOURCE_NVIDIA_MIG_PREFIX) and _amount(value) > 0 for name, value in capacity.items()
     )
@@ -255,6 +263,9 @@ def _workload(metadata: JsonObject) -> str:
     for owner in metadata.get("ownerReferences") or ():
         if isinstance(owner, dict) and owner.get("controller"):
             kind, name = str(owner.get("kind", "")), str(owner.get("name", ""))
+            # Kubernetes takes any text here, with any character, from whoever makes the pod.
+            if not _KIND.fullmatch(kind) or len(name) > _MAX_NAME or not name.isprintable():
+                return ""
             template = _object(metadata, "labels").get("pod-template-hash")
             if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
                 return f"Deployment/{name.removesuffix(f'-{template}')}"
@@ -267,6 +278,10 @@ def _amount(value: Any) -> int:
         return max(0, quantity_value(value)) if value is not None else 0
     except (ValueError, TypeError):
         return 0
+
+
+def _gpus(count: int) -> int:
+    return count if count <= MAX_GPUS else 0
 
 
 def _time_ns(value: Any) -> int | None:

@@ -33,6 +33,12 @@ class AllocationRequest:
 
 def allocation_request(query: Mapping[str, str], now: datetime) -> AllocationRequest:
     """Raise ValueError, with what would be right, for what can't be asked."""
+    # An answer without a filter that was asked for would be taken for the filtered one.
+    other = sorted(
+        key for key in query if key.startswith("filter") and key != "filterNamespaces" and query[key]
+    )
+    if other:
+        raise ValueError(f"{other[0][:40]} is not understood; there is filterNamespaces")
     start, end = parse_window(query.get("window", "1d"), now)
     accumulate = query.get("accumulate", "false").lower() in ("true", "1", "all")
     names = [name for name in query.get("aggregate", "namespace").split(",") if name]

@@ -42,6 +42,16 @@ class TeamRule:
             return False
         return all(fnmatchcase(pod.labels.get(key, ""), value) for key, value in self.labels.items())
 
+    def may_meet(self, other: "TeamRule") -> bool:
+        """False only if no pod can match both."""
+        apart = (
+            self.namespaces
+            and other.namespaces
+            and not any(_alike(one, two) for one in self.namespaces for two in other.namespaces)
+        )
+        shared = self.labels.keys() & other.labels.keys()
+        return not apart and all(_alike(self.labels[key], other.labels[key]) for key in shared)
+
 
 def parse_rules(text: str) -> tuple[TeamRule, ...]:
     """Raise ValueError that names the rule and what is wrong with it."""
@@ -70,6 +80,12 @@ def team_weights(rules: Iterable[TeamRule], pod: PodIdentity | None, pool: str) 
         if rule.matches(pod, pool):
             return dict(sorted(rule.teams.items()))
     return {UNALLOCATED if pod is not None else IDLE: 1}
+
+
+def _alike(one: str, two: str) -> bool:
+    if fnmatchcase(one, two) or fnmatchcase(two, one):
+        return True
+    return all(any(mark in pattern for mark in "*?[") for pattern in (one, two))
 
 
 def _rule(row: Any, number: int) -> TeamRule:

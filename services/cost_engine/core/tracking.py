@@ -19,6 +19,7 @@ from services.cost_engine.core.objects import (
     pod_identity,
     pod_times,
 )
+from services.cost_engine.core.windows import SKEW_NS
 
 NODE_GONE = "the node was gone when the engine came back"
 POD_GONE = "the pod was gone when the engine came back"
@@ -163,6 +164,8 @@ class Tracker:
             self.names.pop(uid, None)
             # Without an end in its status a pod that was never seen to run was turned away.
             end_ns = times.end_ns if times.end_ns is not None else (now_ns if known else start_ns)
+            # What has ended did so by now: the clock of its node is wrong.
+            end_ns = min(end_ns, max(start_ns, now_ns)) if end_ns > now_ns + SKEW_NS else end_ns
             claim = known.claim if known else pod_claim(pod, node.traits, self._rule)
             if claim is None or (end_ns <= start_ns and known is None):
                 return
@@ -174,10 +177,11 @@ class Tracker:
         if claim is None:
             return
         found = PodInterval(uid, node_uid, start_ns, None, claim)
+        metadata = metadata_of(pod)
+        # Also of one that was restored: intervals are kept without names.
+        self.names[uid] = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
         if found != known:
             self.pods[uid] = found
-            metadata = metadata_of(pod)
-            self.names[uid] = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
             first_ns = start_ns if known is None else min(start_ns, known.start_ns)
             self._pending.pods.append(PodChange(found, self._identity(pod), (first_ns, now_ns)))
 
@@ -205,12 +209,15 @@ class Tracker:
         pending, self._pending = self._pending, Pending()
         return pending
 
-    def give_back(self, pending: Pending) -> None:
-        """It could not be written: it comes again, before what changed since."""
+    def give_back(self, pending: Pending, now_ns: int) -> None:
+        """It could not be written: it comes again, before what changed since.
+
+        Hours that are computed before it is written lack it, however long ago it happened.
+        """
         newer = self._pending
-        self._pending = Pending(
-            pending.nodes + newer.nodes, pending.pods + newer.pods, pending.gaps + newer.gaps
-        )
+        nodes = [replace(change, touched=_until(change.touched, now_ns)) for change in pending.nodes]
+        pods = [replace(change, touched=_until(change.touched, now_ns)) for change in pending.pods]
+        self._pending = Pending(nodes + newer.nodes, pods + newer.pods, pending.gaps + newer.gaps)
 
     def _begin_node(self, node: NodeInterval, now_ns: int) -> None:
         self.nodes[node.node_uid] = node
@@ -220,3 +227,7 @@ class Tracker:
         self.names.pop(pod.pod_uid, None)
         ended = replace(pod, end_ns=max(pod.start_ns, end_ns))
         self._pending.pods.append(PodChange(ended, None, (min(end_ns, now_ns), now_ns)))
+
+
+def _until(touched: tuple[int, int], now_ns: int) -> tuple[int, int]:
+    return touched[0], max(touched[1], now_ns)

@@ -16,6 +16,7 @@ from gpuloom.kube.listing import Selection
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
 from gpuloom.kube.resources import NAMESPACES, NODES, PODS
 from gpuloom.runtime.clock import Clock
+from services.cost_engine.core.objects import node_name_of
 from services.cost_engine.core.tracking import Tracker
 from services.cost_engine.ingest.consumer import now_ns
 from services.cost_engine.store.store import CostStore, FactChanges
@@ -23,6 +24,7 @@ from services.cost_engine.store.store import CostStore, FactChanges
 _log = logging.getLogger(__name__)
 
 FLUSH_S = 1.0
+BY_NODE = "node"
 ALIVE_S = 15.0
 """How often what lasts is noted as seen: so much of a node's end may not be known after a crash."""
 _BOUND = Selection(field_selector="spec.nodeName!=")
@@ -36,7 +38,7 @@ class Sources:
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self.nodes = Informer(client, NODES, clock, InformerOptions(transform=trimmed_node))
-        options = InformerOptions(selection=_BOUND, transform=trimmed_pod)
+        options = InformerOptions(selection=_BOUND, transform=trimmed_pod, indexes={BY_NODE: names_of_node})
         self.pods = Informer(client, PODS, clock, options)
         self.namespaces = Informer(client, NAMESPACES, clock)
 
@@ -96,7 +98,7 @@ class FactWriter:
             try:
                 await self._store.save_facts(changes, now)
             except GpuloomError as error:
-                self.tracker.give_back(pending)
+                self.tracker.give_back(pending, now)
                 _log.warning("changes not written, trying again", extra={"reason": str(error)})
                 return False
         for gap in pending.gaps:
@@ -109,6 +111,11 @@ class FactWriter:
             self.tracker.forget_node(change.object, now_ns(self._clock))
         else:
             self.tracker.observe_node(change.new, now_ns(self._clock))
+            if change.old is None:
+                # One that was deleted and registered itself anew has its pods still: nothing of them changed.
+                name = str(metadata_of(change.new).get("name", ""))
+                for pod in self._sources.pods.by_index(BY_NODE, name):
+                    self.tracker.observe_pod(pod, now_ns(self._clock))
 
     def _observe_pod(self, change: Change) -> None:
         if change.new is None:
@@ -124,6 +131,12 @@ class FactWriter:
             self.tracker.namespace_labels.pop(name, None)
         elif isinstance(labels, Mapping):
             self.tracker.namespace_labels[name] = {str(key): str(value) for key, value in labels.items()}
+
+
+def names_of_node(pod: JsonObject) -> list[str]:
+    """The index of pods by node."""
+    name = node_name_of(pod)
+    return [] if name is None else [name]
 
 
 def trimmed_node(node: JsonObject) -> JsonObject:

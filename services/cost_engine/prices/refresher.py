@@ -43,6 +43,10 @@ class Prices:
         self._clock = clock
         self._metrics = metrics
         self._text: str | None = None
+        self.changing = asyncio.Lock()
+        """Held from when prices are written to when the book has them: costs that are computed between
+        would be of the book before, and nothing asks for them again."""
+        self._is_stale = True
 
     def check_file(self) -> None:
         """Raise InvalidRequestError if the operator's file makes no prices."""
@@ -50,51 +54,58 @@ class Prices:
             self._custom(read_text(self._file))
 
     async def start(self) -> None:
-        await self._store.replace_prices(Source.CATALOGUE, catalogue_prices(), now_ns(self._clock))
+        async with self.changing:
+            self._is_stale = True
+            await self._store.replace_prices(Source.CATALOGUE, catalogue_prices(), now_ns(self._clock))
         await self._read_file()
-        await self.reload()
+        await self.up_to_date()
 
-    async def reload(self) -> None:
-        self.book = await self._store.book()
+    async def up_to_date(self) -> PriceBook:
+        """The book with all that is written; what is asked of the store with it goes under `changing`."""
+        if self._is_stale:
+            self.book = await self._store.book()
+            self._is_stale = False
+        return self.book
 
     async def watch_file(self) -> None:
         while True:
             await self._clock.sleep(FILE_CHECK_S)
             try:
-                if await self._read_file():
-                    await self.reload()
+                await self._read_file()
             except GpuloomError as error:
                 _log.warning("prices not read, the last ones hold", extra={"reason": str(error)})
 
     async def refresh(self, interval_s: float) -> None:
         while True:
-            changed = 0
             for source in self._sources:
-                changed += await self._fetch(source)
-            if changed:
-                await self.reload()
+                await self._fetch(source)
             await self._clock.sleep(interval_s)
 
-    async def _fetch(self, source: PriceSource) -> int:
+    async def _fetch(self, source: PriceSource) -> None:
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 told = await source.fetch(now_ns(self._clock))
-            changed = await self._store.save_prices(told, now_ns(self._clock))
+            async with self.changing:
+                self._is_stale = True
+                changed = await self._store.save_prices(told, now_ns(self._clock))
+                await self.up_to_date()
         except (GpuloomError, TimeoutError) as error:
             self._metrics.price_failures.labels(source.name).inc()
             _log.warning("prices not fetched", extra={"source": source.name, "reason": str(error)})
-            return 0
+            return
         self._metrics.price_age.labels(source.name).set(now_ns(self._clock) / NANOSECONDS_PER_SECOND)
         _log.info("prices fetched", extra={"source": source.name, "told": len(told), "changed": changed})
-        return changed
 
-    async def _read_file(self) -> bool:
+    async def _read_file(self) -> None:
         text = "" if self._file is None else await asyncio.to_thread(read_text, self._file)
         if text == self._text:
-            return False
-        await self._store.replace_prices(Source.CUSTOM, self._custom(text), now_ns(self._clock))
+            return
+        listed = self._custom(text)
+        async with self.changing:
+            self._is_stale = True
+            await self._store.replace_prices(Source.CUSTOM, listed, now_ns(self._clock))
+            await self.up_to_date()
         self._text = text
-        return True
 
     def _custom(self, text: str) -> list[Price]:
         try:

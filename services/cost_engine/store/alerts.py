@@ -16,6 +16,8 @@ class CrossedAlert:
     crossed_ns: int
     told: frozenset[str]
     """Names of channels."""
+    limit: int = 0
+    """Of the budget, then."""
 
 
 def note_crossings(session: Session, crossings: Sequence[Crossing], now_ns: int) -> None:
@@ -55,10 +57,22 @@ def crossed_alerts(session: Session, budget_uid: str, period_start_ns: int) -> d
     statement = "SELECT * FROM budget_alert WHERE budget_uid = :uid AND period_start_ns = :period"
     return {
         row.alert: CrossedAlert(
-            row.alert, row.threshold_percent, row.crossed_ns, frozenset(told.get(row.alert, ()))
+            row.alert,
+            row.threshold_percent,
+            row.crossed_ns,
+            frozenset(told.get(row.alert, ())),
+            row.limit_nano,
         )
         for row in session.execute(text(statement), key)
     }
+
+
+def forget_crossings(session: Session, budget_uid: str, period_start_ns: int, alerts: Sequence[str]) -> None:
+    """And who was told of them."""
+    rows = [{"uid": budget_uid, "period": period_start_ns, "alert": alert} for alert in alerts]
+    where = "budget_uid = :uid AND period_start_ns = :period AND alert = :alert"
+    for table in ("budget_alert", "alert_delivery") if rows else ():
+        session.execute(text(f"DELETE FROM {table} WHERE {where}"), rows)
 
 
 def note_delivery(session: Session, crossing: Crossing, channel: str, now_ns: int) -> None:

@@ -21,6 +21,7 @@ from services.cost_engine.core.intervals import (
     PodIdentity,
     PodInterval,
     day_of,
+    hour_of,
     hours_between,
 )
 from services.cost_engine.core.prices import PriceBook
@@ -190,6 +191,14 @@ def read_facts(
 
 def drop_hours_before(session: Session, time_ns: int) -> None:
     session.execute(text("DELETE FROM cost_hour WHERE bucket_ns < :time"), {"time": time_ns})
+
+
+def earliest_due_ns(session: Session) -> int | None:
+    """The first hour that is still to be computed, as far as that is known; None before the first mark."""
+    due = "SELECT hour_ns FROM dirty_hour UNION ALL SELECT marked_ns FROM progress"
+    statement = f"SELECT MIN(hour_ns) FROM ({due}) due"
+    value = session.execute(text(statement)).scalar()
+    return None if value is None else hour_of(int(value))
 
 
 def last_computed_ns(session: Session) -> int | None:

@@ -138,6 +138,9 @@ def _save_recovered(
     session: Session, pod: PodRef, own: Sequence[UsageRow], context: tuple[PodInterval | None, Received]
 ) -> None:
     before, times = context
+    if before is not None and before.node_uid != own[0].node_uid:
+        # The node came back under another UID: that is another stretch of it.
+        before = intervals.find_pod_interval(session, pod.uid, own[0].node_uid)
     start_ns = min(row.start_ns for row in own)
     end_ns = max(row.start_ns + row.held_ns for row in own)
     if before is not None:
@@ -148,3 +151,8 @@ def _save_recovered(
     intervals.save_pod(session, PodIdentity(pod.uid, pod.namespace, pod.name), times.received_ns)
     found = PodInterval(pod.uid, own[0].node_uid, start_ns, end_ns, claim, recovered=True)
     intervals.save_pod_interval(session, found, times.received_ns)
+    # Also the time between windows, if some were lost: their own hours alone are marked with them.
+    known_ns = start_ns if before is None or before.claim != claim else before.end_ns or start_ns
+    intervals.mark_span(session, found.node_uid, (min(known_ns, end_ns), end_ns), times.oldest_ns)
+    if before is not None and start_ns < before.start_ns:
+        intervals.mark_span(session, found.node_uid, (start_ns, before.start_ns), times.oldest_ns)

@@ -5,7 +5,7 @@ either nothing or all of it, and what was marked is computed after the next star
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from services.cost_engine.core.grouping import CostFact
 from services.cost_engine.core.intervals import (
     DAY_NS,
     HOUR_NS,
+    NANOSECONDS_PER_SECOND,
     NodeInterval,
     PodInterval,
     day_of,
@@ -35,6 +36,9 @@ Result = TypeVar("Result")
 
 MIGRATIONS = Migrations("cost_engine", Path(__file__).parent / "migrations")
 DIRTY_A_PASS = 2000
+RECENT_NS = 60 * NANOSECONDS_PER_SECOND
+MOST_OUTAGE_NS = 366 * DAY_NS
+"""So far back hours are made up for: a clock that was wrong once must not ask for half a century of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +120,10 @@ class CostStore:
 
     async def compute(self, book: PriceBook, now_ns: int, *, grow: bool = True) -> int:
         """Bring costs up to date; `grow`: also the hour that lasts. How many node hours were computed."""
-        oldest_ns = self._oldest_ns(now_ns)
         if grow:
-            await self.write(lambda session: costs.mark_open(session, now_ns, oldest_ns))
+            # A bill needs no windows: after a long outage it is made up for, with use that is not known.
+            unseen_ns = hour_of(now_ns - MOST_OUTAGE_NS)
+            await self.write(lambda session: costs.mark_open(session, now_ns, unseen_ns))
         how = costs.Computation(book, now_ns, self.settings.gpu_permille)
         done = 0
         while True:
@@ -155,10 +160,13 @@ class CostStore:
         return await self._database.read(lambda session: costs.has_marks(session, start_ns, end_ns))
 
     async def expire(self, now_ns: int) -> None:
-        """Drop what is older than it is to be kept. Sums by day stay."""
-        raw_ns = now_ns - self.settings.raw_retention_ns
+        """Drop what is older than it is to be kept, and not needed any more. Sums by day stay."""
+        due_ns = await self._database.read(costs.earliest_due_ns)
+        due_ns = now_ns if due_ns is None else due_ns
+        raw_ns = min(now_ns - self.settings.raw_retention_ns, due_ns)
         # A day of which an hour may be computed again is summed up anew from all its hours.
-        hourly_ns = min(hour_of(now_ns - self.settings.hourly_retention_ns), day_of(self._oldest_ns(now_ns)))
+        again_ns = day_of(min(self._oldest_ns(now_ns), due_ns))
+        hourly_ns = min(hour_of(now_ns - self.settings.hourly_retention_ns), again_ns)
         await self._database.write(lambda session: usage.drop_before(session, raw_ns))
         await self._database.write(lambda session: costs.drop_hours_before(session, hourly_ns))
 
@@ -195,15 +203,17 @@ class CostStore:
         oldest_ns = self._oldest_ns(now_ns)
         for node in changes.nodes:
             intervals.save_node(session, node.interval, now_ns)
-            intervals.mark_span(session, node.interval.node_uid, node.touched, oldest_ns)
+            intervals.mark_span(session, node.interval.node_uid, _until(node.touched, now_ns), oldest_ns)
         for pod in changes.pods:
             uid, node_uid = pod.interval.pod_uid, pod.interval.node_uid
-            if intervals.find_pod_interval(session, uid, node_uid) == pod.interval:
+            known = intervals.find_pod_interval(session, uid, node_uid)
+            interval = _ending_once(known, pod.interval)
+            if known == interval:
                 continue
             if pod.identity is not None:
                 intervals.save_pod(session, pod.identity, now_ns)
-            intervals.save_pod_interval(session, pod.interval, now_ns)
-            intervals.mark_span(session, pod.interval.node_uid, pod.touched, oldest_ns)
+            intervals.save_pod_interval(session, interval, now_ns)
+            intervals.mark_span(session, pod.interval.node_uid, _until(pod.touched, now_ns), oldest_ns)
         for gap in changes.gaps:
             self._save_gap(session, gap, oldest_ns)
         intervals.touch(session, changes.alive_nodes, changes.alive_pods, now_ns)
@@ -246,6 +256,19 @@ class CostStore:
             if start_ns is not None:
                 span = max(node.start_ns, start_ns, oldest_ns), min(node.end_ns or now_ns, now_ns)
                 intervals.mark_span(session, node.node_uid, span, oldest_ns)
+
+
+def _ending_once(known: PodInterval | None, told: PodInterval) -> PodInterval:
+    """A pod that has ended does not end once more much later, as by the clock of a node that is ahead."""
+    if known is None or known.recovered or known.end_ns is None or told.end_ns is None:
+        return told
+    return replace(told, end_ns=known.end_ns) if told.end_ns > known.end_ns + RECENT_NS else told
+
+
+def _until(touched: tuple[int, int], now_ns: int) -> tuple[int, int]:
+    """What was computed between a change and now, when it is written, lacks it."""
+    start_ns, end_ns = touched
+    return start_ns, max(end_ns, now_ns) if now_ns - end_ns < RECENT_NS else end_ns
 
 
 def _computing(hour: int, nodes: Sequence[str], how: costs.Computation) -> Callable[[Session], int]:

@@ -3,6 +3,7 @@
 A figure is what happened between two samples, so the first sample of a device gives none.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -110,4 +111,6 @@ def _between(before: Handle, after: Handle) -> Activity:
 
 
 def _value(metric: Handle) -> float | None:
-    return float(metric.value) if metric.nvmlReturn == _SUCCESS else None
+    """The driver divides without looking: what is no number is not measured."""
+    value = float(metric.value)
+    return value if metric.nvmlReturn == _SUCCESS and math.isfinite(value) else None

@@ -18,6 +18,9 @@ MAX_GONE = 5_000
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
 _SPEC = ("nodeName", "overhead", "resources", "runtimeClassName")
 _CONTAINER = ("name", "image", "command", "args", "resources", "ports", "restartPolicy")
+_WORDS = ("command", "args")
+_MAX_WORDS = 32
+_MAX_TEXT = 4096
 _ANNOTATIONS = ("gpu-autoscaler.io/", "gpuloom.dev/")
 
 
@@ -85,7 +88,10 @@ def trimmed(pod: JsonObject) -> JsonObject:
     annotations = {
         key: value
         for key, value in (metadata.get("annotations") or {}).items()
-        if key.startswith(_ANNOTATIONS) and key != "gpuloom.dev/allocation"
+        if key.startswith(_ANNOTATIONS)
+        and key != "gpuloom.dev/allocation"
+        and isinstance(value, str)
+        and len(value) <= _MAX_TEXT
     }
     if annotations:
         kept["annotations"] = annotations
@@ -94,10 +100,19 @@ def trimmed(pod: JsonObject) -> JsonObject:
         "spec": {
             **{key: spec[key] for key in _SPEC if key in spec},
             **{
-                kind: [{key: each[key] for key in _CONTAINER if key in each} for each in spec[kind]]
+                kind: [_container(each) for each in spec[kind]]
                 for kind in ("containers", "initContainers")
                 if spec.get(kind)
             },
         },
         "status": {"phase": (pod.get("status") or {}).get("phase", "")},
     }
+
+
+def _container(container: JsonObject) -> JsonObject:
+    kept = {key: container[key] for key in _CONTAINER if key in container}
+    for key in _WORDS:
+        if isinstance(kept.get(key), list):
+            # What it runs is told by its first words; a script may be as long as an object can be.
+            kept[key] = [str(word)[:_MAX_TEXT] for word in kept[key][:_MAX_WORDS]]
+    return kept

@@ -1,10 +1,11 @@
 """Profiles in SQL. One statement of each kind for both databases."""
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -22,6 +23,10 @@ from services.optimizer.ports import Advice, Everything, KeptRun, LabelledRun
 MIGRATIONS = Migrations("optimizer", Path(__file__).parent.parent / "migrations")
 MAX_OUTCOMES = 50_000
 KEPT_MODELS = 3
+
+Kept = TypeVar("Kept")
+
+_log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -111,7 +116,9 @@ class SqlStore:
             "ORDER BY ended_at DESC LIMIT :limit"
         )
         rows = await self._database.read(lambda session: session.execute(statement, {"limit": limit}).all())
-        return [LabelledRun(tuple(json.loads(row.features)), row.label) for row in rows]
+        return _readable(
+            rows, lambda row: LabelledRun(tuple(map(float, json.loads(row.features))), row.label)
+        )
 
     async def forget(self, before: datetime) -> None:
         """Cursors too: a spool is shorter than any retention, so nobody reads on where they stand."""
@@ -145,7 +152,8 @@ class SqlStore:
                 text("SELECT owner_key, given_at, advice FROM optimizer_advice")
             ).all()
         )
-        return {row.owner_key: _advice(row.owner_key, row.given_at, json.loads(row.advice)) for row in rows}
+        given = _readable(rows, lambda row: _advice(row.owner_key, row.given_at, json.loads(row.advice)))
+        return {advice.owner_key: advice for advice in given}
 
     async def sketches(self) -> dict[str, dict[str, tuple[int, bytes]]]:
         """Runs and sketch by signature and quantity."""
@@ -168,11 +176,25 @@ def _load(session: Session) -> Everything:
     model = session.execute(text("SELECT model FROM optimizer_models ORDER BY kept_at DESC LIMIT 1")).first()
     return Everything(
         cursors=tuple(UsageCursor(row.node_uid, row.spool_id, int(row.sequence)) for row in cursors),
-        running=tuple(_kept_run(row) for row in runs),
+        running=tuple(_readable(runs, _kept_run)),
         # The latest come last, as they came.
-        ended=tuple(_outcome(row) for row in reversed(outcomes)),
+        ended=tuple(_readable(reversed(outcomes), _outcome)),
         model=None if model is None else bytes(model.model),
     )
+
+
+def _readable(rows: Iterable[Any], read: Callable[[Any], Kept]) -> list[Kept]:
+    """Without those that hold something else: less is known then, and no start fails on them."""
+    found: list[Kept] = []
+    spoiled = 0
+    for row in rows:
+        try:
+            found.append(read(row))
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+            spoiled += 1
+    if spoiled:
+        _log.warning("rows of profiles can't be read and are left out", extra={"rows": spoiled})
+    return found
 
 
 def _extend_sketches(session: Session, signature: str, outcome: Outcome, at: int) -> None:
@@ -242,14 +264,18 @@ def _outcome(row: Any) -> tuple[Workload, Outcome]:
     outcome = Outcome(
         pod_uid=str(sums["uid"]),
         ended_at=_moment(sums["endedAt"]),
-        memory_mib=sums["memory"],
-        utilization=sums["utilization"],
-        duration_s=sums["duration"],
-        mean_ratio=sums["mean"],
-        power_w=sums["power"],
+        memory_mib=_amount(sums["memory"]),
+        utilization=_amount(sums["utilization"]),
+        duration_s=_amount(sums["duration"]),
+        mean_ratio=_amount(sums["mean"]),
+        power_w=_amount(sums["power"]),
         burstiness=float(sums["burstiness"]),
     )
     return workload_from_json(json.loads(row.workload)), outcome
+
+
+def _amount(told: Any) -> float | None:
+    return None if told is None else float(told)
 
 
 def _advice_to_json(advice: Advice) -> dict[str, Any]:

@@ -21,12 +21,16 @@ class ChildTrainer:
 
     async def train(self, labelled: Iterable[LabelledRun]) -> bytes:
         rows = orjson.dumps([[each.label, *each.features] for each in labelled])
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "services.optimizer.training", "--seed", str(self._seed)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "services.optimizer.training", "--seed", str(self._seed)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError as error:
+            # As where the pod may have no more processes or memory.
+            raise UnavailableError(f"the training can't be started: {error.strerror}") from error
         try:
             async with deadline(self._clock, TIMEOUT_S):
                 model, _ = await process.communicate(rows)

@@ -159,19 +159,23 @@ def run_from_json(run: Run, document: dict[str, Any]) -> Run:
     return replace(
         run,
         devices=int(document["devices"]),
-        given_milli=document["milli"],
+        given_milli=_whole(document["milli"]),
         duration_ns=int(document["duration"]),
         held_ns=int(document["held"]),
         measured_ns=int(document["measured"]),
         used_ns=int(document["used"]),
         histogram=histogram,
-        memory_peak_bytes=document["memory"],
-        energy_mj=document["energy"],
-        last_ratio=document["last"],
+        memory_peak_bytes=_whole(document["memory"]),
+        energy_mj=_whole(document["energy"]),
+        last_ratio=None if document["last"] is None else float(document["last"]),
         changes=float(document["changes"]),
         steps=int(document["steps"]),
         recent=tuple(Stretch(*map(float, each)) for each in document["recent"]),
     )
+
+
+def _whole(told: Any) -> int | None:
+    return None if told is None else int(told)
 
 
 def _stretch(window: UsageWindow, ends_at_s: float, held_ns: int, measured_ns: int, used_ns: int) -> Stretch:

@@ -18,6 +18,7 @@ from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.leadership.leadership import LeadershipState
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.planning.gangs import GangLoop, GangParts
+from services.scheduler_extender.planning.gathering import GatheringLoop, GatheringParts
 from services.scheduler_extender.planning.planner import Planner
 from services.scheduler_extender.planning.preemptions import Mode, PreemptionLoop, PreemptionParts
 from services.scheduler_extender.planning.promises import Promises
@@ -112,8 +113,10 @@ def build_planner(app: App, config: PlanningConfig, seen: PlanningGrounds, means
         ),
         app.clock,
     )
-    planner = Planner(
-        gangs, reservations, preemptions, means.leadership.unready_reason, app.clock, means.metrics
+    gathering = GatheringLoop(
+        GatheringParts(pods, ledger, book, promises, announcer, gangs, preemptions.tenants), app.clock
     )
+    loops = (gathering, reservations, preemptions)
+    planner = Planner(gangs, loops, means.leadership.unready_reason, app.clock, means.metrics)
     app.add_loop("planning", lambda: planner.run(TURN_INTERVAL_S))
     return planner

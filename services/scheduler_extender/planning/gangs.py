@@ -2,7 +2,7 @@
 
 A turn looks at every gang, says on the board how far it is, and takes one step for each that needs one:
   - one that has all its pods is planned, and its places are made durable; only then may a pod of it be bound,
-  - one with a place that kube-scheduler did not offer twice gets that place anew, elsewhere,
+  - one with a place that kube-scheduler did not offer twice, or whose GPU broke, gets that place anew,
   - one whose time is over leaves whole: its bound pods are evicted, then its places are given back.
 What is known of a gang is derived from pods and GPUHolds at every turn. The deadline is in the holds: they
 expire `SLACK_S` after it. So a new leader goes on where the one before ended. Until its first turn no pod of
@@ -91,7 +91,7 @@ class GangLoop:
             if phase is Phase.INCOMPLETE:
                 await self._parts.promises.drop(self._unneeded(gangs[name]))
             elif phase in (Phase.WAITING, Phase.RESERVED):
-                await self._give_back_missed(gangs[name])
+                await self._give_back_useless(gangs[name])
         waiting = [gang for gang in gangs.values() if self.roll.phase(gang) is Phase.WAITING]
         refused = await self._place(waiting)
         await in_slices(self.roll.look(refused), self._clock)
@@ -111,11 +111,14 @@ class GangLoop:
         return [] if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
 
     async def _end(self, gang: Gang) -> None:
-        """Evict what is bound, then give the places back. Nothing of it can be bound meanwhile."""
+        """Evict what is bound, then give the places back. Nothing of it can be bound meanwhile.
+
+        Where enough is bound that stays, and only those too many lose their places.
+        """
         why = f"gang {gang.name} was not bound whole in time; all of it leaves"
         # A Binding whose outcome is not known may still be applied: then its pod has to leave, too.
         left = bool(gang.in_flight)
-        for pod in gang.placed:
+        for pod in () if gang.is_whole else gang.placed:
             self._parts.announcer.tell(pod, "GangEvicted", why, warning=True)
             try:
                 refused = await self._parts.evictions.evict(pod_ref(pod))
@@ -134,21 +137,23 @@ class GangLoop:
         memory.pauses += 1
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(memory.pauses - 1, 10))
         memory.paused_until_s = self._clock.monotonic() + pause_s
-        gang.placed.clear()
+        if not gang.is_whole:
+            gang.placed.clear()
         _log.warning("gang ended", extra={"gang": gang.name, "pause_s": pause_s})
 
-    async def _give_back_missed(self, gang: Gang) -> None:
-        """Places that kube-scheduler did not offer twice: it knows something about them that we do not."""
+    async def _give_back_useless(self, gang: Gang) -> None:
+        """Places whose GPU broke, and those that kube-scheduler, who knows more, did not offer twice."""
         board, memory = self._parts.board, self.roll.memory[gang.name]
         missed = [uid_of(pod) for pod in gang.waiting if board.misses[uid_of(pod)] >= MOST_MISSES]
-        if not missed:
+        useless = {*missed, *(uid_of(pod) for pod in gang.waiting if self.roll.is_broken(pod))}
+        if not useless:
             return
         for uid in missed:
             until_s = self._clock.monotonic() + AVOIDED_S
             memory.avoided |= {(uid, hold.node_name): until_s for hold in self._parts.promises.of(uid)}
             board.misses.pop(uid, None)
         # With pods bound already only these move; else the whole gang is planned anew.
-        moving = missed if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
+        moving = sorted(useless) if gang.has_begun else [uid_of(pod) for pod in gang.waiting]
         for uid in moving:
             board.gangs[uid] = Standing(gang.name, admitted=False, reason="it is planned anew")
         await self._parts.promises.drop(moving)
@@ -242,9 +247,8 @@ class GangLoop:
         deadline = memory.deadline or self._clock.now() + timedelta(seconds=gang.membership.timeout_s)
         ttl_s = int((deadline - self._clock.now()).total_seconds()) + SLACK_S
         refs = {uid_of(pod): pod_ref(pod) for pod in pods}
-        beside = frozenset(hold.name for hold in self._parts.book.reserved(asker))
         refused = await self._parts.promises.make(
-            plan.seats, refs, REASON, max(ttl_s, SLACK_S), beside=beside
+            plan.seats, refs, REASON, max(ttl_s, SLACK_S), beside=self._parts.book.beside(asker)
         )
         if refused:
             return refused

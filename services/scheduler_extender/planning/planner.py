@@ -1,10 +1,11 @@
-"""All that plans ahead, one after the other: gangs, then reservations, then who must leave for whom.
+"""All that plans ahead, one after the other: gangs, then what is kept for them, reservations, preemptions.
 
 One at a time, so that no two of them promise the same. Works only on the leader, on state that is complete.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from gpuloom.errors import GpuloomError
 from gpuloom.model.planning import GangReport
@@ -12,25 +13,27 @@ from gpuloom.runtime.clock import Clock
 from services.scheduler_extender.core.gangs.phases import Phase
 from services.scheduler_extender.metrics import ExtenderMetrics
 from services.scheduler_extender.planning.gangs import GangLoop
-from services.scheduler_extender.planning.preemptions import PreemptionLoop
-from services.scheduler_extender.planning.reservations import ReservationLoop
 
 _log = logging.getLogger(__name__)
 
 
+class PlanningLoop(Protocol):
+    async def turn(self) -> None: ...
+
+
 class Planner:
+    """`others` have their turns after the gangs, in this order."""
+
     def __init__(
         self,
         gangs: GangLoop,
-        reservations: ReservationLoop,
-        preemptions: PreemptionLoop,
+        others: Sequence[PlanningLoop],
         unready_reason: Callable[[], str],
         clock: Clock,
         metrics: ExtenderMetrics,
     ) -> None:
         self._gangs = gangs
-        self._reservations = reservations
-        self._preemptions = preemptions
+        self._loops: tuple[PlanningLoop, ...] = (gangs, *others)
         self._unready_reason = unready_reason
         self._clock = clock
         self._metrics = metrics
@@ -45,10 +48,10 @@ class Planner:
                 await self.turn()
 
     async def turn(self) -> None:
-        for turn in (self._gangs.turn, self._reservations.turn, self._preemptions.turn):
+        for loop in self._loops:
             started_s = self._clock.monotonic()
             try:
-                await turn()
+                await loop.turn()
             except GpuloomError as error:
                 # Whatever is half done is taken up from what Kubernetes shows, at the next turn.
                 _log.warning("planning broken off", extra={"reason": str(error)})

@@ -130,7 +130,7 @@ class PreemptionLoop:
         await self._give_back_orphans()
         if self._parts.mode is Mode.ON:
             await self._leaving.go_on()
-            await self._give_back_missed()
+            await self._give_back_useless()
         wishes = sorted(self._wishes(), key=lambda wish: wish.order)
         present = {wish.name for wish in wishes}
         now_s, memory = self._clock.monotonic(), self._memory
@@ -190,7 +190,7 @@ class PreemptionLoop:
             return False
         units = await in_slices(units_of(found.victims, wish.priority, found.protected), self._clock)
         plans: list[PreemptionPlan] = []
-        for domain in _domains(sites, wish.domain):
+        for domain in domains(sites, wish.domain):
             plan = await in_slices(
                 plan_preemption(members, Field(domain, units, without, budgets)), self._clock
             )
@@ -233,7 +233,7 @@ class PreemptionLoop:
         refs = {uid_of(pod): pod_ref(pod) for pod in wish.pods}
         reason, lasts_s = (GANG_REASON, wish.timeout_s + SLACK_S) if wish.gang else (REASON, HELD_S)
         saving_s = max(run_of(victim.pod.raw).grace_s for victim in plan.victims)
-        beside = frozenset(hold.name for hold in self._parts.book.reserved(grounds.asker))
+        beside = self._parts.book.beside(grounds.asker)
         promises = self._parts.promises
         refused = await promises.make(
             plan.seats, refs, reason, lasts_s + saving_s, allow_used=True, beside=beside
@@ -265,17 +265,24 @@ class PreemptionLoop:
             message = f"it leaves for {wish.name} of priority {wish.priority}; lost: {lost}"
             self._parts.announcer.tell(victim.pod.raw, "Preempted", message, warning=True)
 
-    async def _give_back_missed(self) -> None:
-        """Places that kube-scheduler does not offer though nobody is in the way any more."""
+    async def _give_back_useless(self) -> None:
+        """Places whose GPU broke, and those that are not offered though nobody is in the way any more."""
         board, now_s = self._parts.board, self._clock.monotonic()
         owners = {hold.owner.uid: hold for hold in self._parts.promises.all() if hold.reason == REASON}
         for uid, hold in owners.items():
-            if uid in board.plans:
+            if uid and self._is_broken(uid):
+                await self._parts.promises.drop([uid])
+            elif uid in board.plans:
                 board.misses.pop(uid, None)
             elif uid and board.misses[uid] >= MOST_MISSES:
                 board.misses.pop(uid)
                 self._memory.avoided[uid, hold.node_name] = now_s + AVOIDED_S
                 await self._parts.promises.drop([uid])
+
+    def _is_broken(self, uid: str) -> bool:
+        pod, promises = self._parts.pods.by_uid(uid), self._parts.promises
+        member = None if pod is None else self._member(pod)
+        return member is not None and bool(promises.broken(promises.of(uid), member.request.gpu.count))
 
     async def _give_back_orphans(self) -> None:
         """What was held for pods that are gone. Of one that is bound `holds/holding.py` ends it."""
@@ -321,7 +328,7 @@ def _fits_somewhere(member: Member, sites: Mapping[str, Site]) -> bool:
     return any(not beside.refusals(site.node) for site in fitting)
 
 
-def _domains(sites: Mapping[str, Site], wish: DomainWish | None) -> list[dict[str, Site]]:
+def domains(sites: Mapping[str, Site], wish: DomainWish | None) -> list[dict[str, Site]]:
     """Where all of a gang may be together."""
     if wish is None or not wish.required:
         return [dict(sites)]

@@ -13,7 +13,7 @@ from typing import TypeVar
 from gpuloom.errors import GpuloomError
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.claims import HoldOwner
-from gpuloom.model.gpu import MILLI_PER_GPU
+from gpuloom.model.gpu import MILLI_PER_GPU, GpuHealth
 from gpuloom.model.ledger import POD_OWNER, Hold
 from gpuloom.model.node import PodRef
 from gpuloom.placement.gangs.sites import Seat
@@ -21,6 +21,8 @@ from services.scheduler_extender.core.gangs.guard import SELF
 from services.scheduler_extender.core.ledger.holds import Holds
 from services.scheduler_extender.core.views.views import Views
 from services.scheduler_extender.holds.holding import Holding
+
+_BROKEN = (GpuHealth.UNHEALTHY, GpuHealth.LOST)
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,20 @@ class Promises:
 
     def all(self) -> list[Hold]:
         return [hold for hold in self._holds.all() if hold.taken_by == SELF]
+
+    def broken(self, holds: Iterable[Hold], cards: int = 0) -> list[Hold]:
+        """Of these the ones whose GPU is unhealthy or gone; of whole nodes those with fewer sound `cards`.
+
+        Of a node of which nothing is known now none is: what it held may be there again in a moment.
+        """
+        return [hold for hold in holds if self._is_broken(hold, cards)]
+
+    def _is_broken(self, hold: Hold, cards: int) -> bool:
+        view = self._views.view(hold.node_name)
+        if view is None or not view.gpus:
+            return False
+        sound = {card.gpu.uuid for card in view.gpus if card.gpu.health not in _BROKEN}
+        return len(sound) < cards if hold.device is None else hold.device.device.gpu_uuid not in sound
 
     async def make(
         self,

@@ -92,20 +92,17 @@ class ReservationLoop:
         if state is not ReservationState.ACTIVE:
             await self._parts.promises.give_back([hold.name for hold in self._holds(reservation)])
         else:
-            await self._give_back_used(reservation)
+            await self._give_back_useless(reservation)
             await self._fill(reservation, now)
             await self._renew(reservation, now)
         await self._show(reservation, state)
 
-    async def _give_back_used(self, reservation: Reservation) -> None:
-        used = self._used(reservation)
-        await self._parts.promises.give_back(
-            [
-                hold.name
-                for hold in self._holds(reservation)
-                if hold.device is not None and hold.device.device in used
-            ]
-        )
+    async def _give_back_useless(self, reservation: Reservation) -> None:
+        """What its pods have by now, and what broke: that is kept elsewhere, if there is room."""
+        used, holds = self._used(reservation), self._holds(reservation)
+        useless = [hold for hold in holds if hold.device is not None and hold.device.device in used]
+        useless += self._parts.promises.broken(hold for hold in holds if hold not in useless)
+        await self._parts.promises.give_back([hold.name for hold in useless])
 
     async def _fill(self, reservation: Reservation, now: datetime) -> None:
         spec = reservation.spoken.spec

@@ -141,6 +141,11 @@ class Roll:
         request = _request(pod)
         return request is not None and is_covered(request, self._parts.promises.of(uid))
 
+    def is_broken(self, pod: JsonObject) -> bool:
+        """Whether a GPU of its place is unhealthy or gone."""
+        request, promises = _request(pod), self._parts.promises
+        return request is not None and bool(promises.broken(promises.of(uid_of(pod)), request.gpu.count))
+
     def deadline(self, gang: Gang) -> datetime | None:
         """Of a gang that has places, or is bound in part. None: it may wait as long as it likes.
 
@@ -148,8 +153,8 @@ class Roll:
         """
         memory = self.memory[gang.name]
         holds = self.holds(gang)
-        is_whole = not gang.unsettled and (gang.present >= gang.size or memory.deadline is None)
-        if is_whole or not (holds or gang.has_begun):
+        is_whole = gang.is_whole or not (gang.unsettled or (gang.size and memory.deadline is not None))
+        if not holds and (is_whole or not gang.has_begun):
             memory.deadline = None
             return None
         expiries = [hold.expires for hold in holds if hold.expires is not None]

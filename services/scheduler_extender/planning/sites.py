@@ -26,6 +26,7 @@ from services.scheduler_extender.core.gangs.guard import (
     only_held,
 )
 from services.scheduler_extender.core.ledger.ledger import Ledger
+from services.scheduler_extender.core.objects.pods import asker_of
 from services.scheduler_extender.core.views.views import Views
 
 A_STEP, VIEWS_A_STEP = 50, 8
@@ -61,6 +62,14 @@ class Grounds:
         return _site(site.node, view, left)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptFor:
+    """A gang that something is kept free for, as namespace/label, and its priority."""
+
+    gang: str
+    priority: int
+
+
 class SiteBook:
     """`entitlement_of`: what of reservations a pod may use."""
 
@@ -73,6 +82,7 @@ class SiteBook:
         entitlement_of: Callable[[JsonObject], Entitlement] = lambda _: NOTHING,
     ) -> None:
         self._entitlement_of = entitlement_of
+        self.kept_for: KeptFor | None = None
         self._views = views
         self._ledger = ledger
         self._nodes = nodes
@@ -85,7 +95,21 @@ class SiteBook:
         found = [self._entitlement_of(pod) for pod in pods]
         names = (name for name in found[0].names if all(name in each.names for each in found))
         insists = any(each.insists for each in found)
-        return Asker(uid_of(pods[0]), priority, reservations=tuple(names), insists=insists)
+        gang = self._sees_as(pods[0], priority)
+        return Asker(uid_of(pods[0]), priority, gang=gang, reservations=tuple(names), insists=insists)
+
+    def _sees_as(self, pod: JsonObject, priority: int) -> str:
+        """The gang that something is kept free for, if this pod is of it, or more important."""
+        kept = self.kept_for
+        if kept is None:
+            return ""
+        return kept.gang if priority > kept.priority or asker_of(pod).gang == kept.gang else ""
+
+    def beside(self, asker: Asker) -> frozenset[str]:
+        """Names of holds that what is promised to it may overlap."""
+        holds = self._ledger.holds.for_asker(asker)
+        kept = (hold for hold in holds if hold.taken_by == SELF and hold.is_for_gang(asker.gang))
+        return frozenset(hold.name for hold in (*self.reserved(asker), *kept))
 
     def view(self, node_name: str, asker: Asker) -> NodeView | None:
         return self._views.view(node_name, asker)

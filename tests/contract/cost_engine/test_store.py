@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from gpuloom.errors import DeadlineError, NotReadyError
+from gpuloom.kube.objects import JsonObject
 from gpuloom.model.gpu import DeviceRef
 from gpuloom.model.mig import MigPlacement
 from gpuloom.model.node import PodRef
@@ -167,6 +168,19 @@ async def test_a_pod_that_only_windows_show_is_recovered_from_them(store: CostSt
     )
     assert found["ns/ghost",].cost > 0
     assert found["ns/ghost",].unknown == 0
+
+
+async def test_a_pod_that_only_windows_show_is_billed_for_the_hours_between_them(store: CostStore) -> None:
+    """However they come: one from three hours before, when costs were computed already."""
+    for first, second in ((1, 200), (201, 2)):
+        book = await prepared(store)
+        uid = f"ghost-{first}"
+        for number in (first, second):
+            await store.ingest([a_batch(windows(number, 1, (uid,)), f"{uid}-{number}")], NOW_NS)
+            await store.compute(book, NOW_NS, grow=False)
+
+        held_ns = (await totals(store, ("pod",)))[f"ns/{uid}",].unit_ms
+        assert held_ns > 3 * 3_600_000 * UNITS_PER_GPU // 4 // 2
 
 
 async def test_a_slice_that_only_windows_show_is_billed_as_a_slice(store: CostStore) -> None:
@@ -351,6 +365,92 @@ async def test_hours_in_which_nobody_computed_are_computed_when_somebody_does_ag
     await store.compute(book, NOW_NS)
 
     assert (await totals(store))[()].cost == bill(book)
+
+
+async def test_a_pod_on_a_node_whose_clock_is_ahead_ends_when_its_end_was_heard_of(store: CostStore) -> None:
+    """Also for an engine that starts later, when the time has come that the node's clock told."""
+    pod: JsonObject = {
+        "metadata": {"name": "p", "namespace": "a", "uid": "p1"},
+        "spec": {
+            "nodeName": "n",
+            "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        },
+        "status": {"phase": "Running", "startTime": iso(START_NS)},
+    }
+    node = {"metadata": {"name": "n", "uid": "n1"}, "status": {"capacity": {"nvidia.com/gpu": "1"}}}
+    ended_ns = START_NS + 30 * MINUTE_NS
+    state = {"state": {"terminated": {"finishedAt": iso(ended_ns + HOUR_NS)}}}
+    ended = {**pod, "status": {**pod["status"], "phase": "Succeeded", "containerStatuses": [state]}}
+    tracker = Tracker(START_NS, (), SliceRule.COMPUTE)
+    tracker.observe_node(node, START_NS)
+    tracker.observe_pod(pod, START_NS)
+    tracker.observe_pod(ended, ended_ns)
+    await store.save_facts(FactChanges(pods=tracker.drain().pods), ended_ns)
+
+    later = Tracker(START_NS, (), SliceRule.COMPUTE)
+    later.observe_node(node, NOW_NS)
+    later.observe_pod(ended, NOW_NS)
+    await store.save_facts(FactChanges(pods=later.drain().pods), NOW_NS)
+
+    found = await store.read(lambda session: intervals.find_pod_interval(session, "p1", "n1"))
+    assert found is not None
+    assert (found.start_ns, found.end_ns) == (START_NS, ended_ns)
+
+
+def iso(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.mark.parametrize("waited_ns", [300_000_000, 2 * HOUR_NS])
+async def test_an_end_that_is_written_late_leaves_nothing_of_what_was_computed_without_it(
+    store: CostStore, waited_ns: int
+) -> None:
+    """As where the database comes back: costs are computed, and then what changed meanwhile is written."""
+    await store.replace_prices(Source.CUSTOM, [PRICE], START_NS)
+    book, tracker = await store.book(), Tracker(START_NS, (), SliceRule.COMPUTE)
+    node = {
+        "metadata": {"name": "n", "uid": "n1", "labels": {"node.kubernetes.io/instance-type": "g4dn.xlarge"}},
+        "status": {"capacity": {"nvidia.com/gpu": "1"}},
+    }
+    tracker.observe_node(node, START_NS)
+    pending = tracker.drain()
+    await store.save_facts(FactChanges(pending.nodes), START_NS)
+    end_ns = START_NS + HOUR_NS - 100_000_000
+    tracker.forget_node(node, end_ns)
+    later = end_ns + waited_ns
+
+    if waited_ns > HOUR_NS:
+        tracker.give_back(tracker.drain(), later - 1)
+    await store.compute(book, later - 1)
+    pending = tracker.drain()
+    await store.save_facts(FactChanges(pending.nodes), later)
+    await store.compute(book, later)
+
+    interval = NodeInterval("n1", START_NS, end_ns, pending.nodes[0].interval.traits)
+    assert (await totals(store))[()].cost == bill_of(interval, START_NS, later, book)
+
+
+@pytest.mark.parametrize("hourly_days", [1, 400])
+async def test_an_outage_longer_than_windows_are_kept_loses_no_bill(
+    database: Database, hourly_days: int
+) -> None:
+    store = CostStore(database, StoreSettings(hourly_retention_ns=hourly_days * DAY_NS))
+    await store.open()
+    book = await prepared(store)
+    await store.compute(book, NOW_NS)
+    await store.ingest([a_batch(windows(1, 180))], NOW_NS)
+    later = START_NS + 12 * DAY_NS
+
+    await store.expire(later)
+    await store.compute(book, later)
+    await store.expire(later + DAY_NS)
+    await store.compute(book, later + DAY_NS)
+
+    facts = await store.facts(Window(START_NS, later, DAY_NS), frozenset())
+    found = total(grouped(facts, ()))
+    assert found.cost == bill_of(a_node().interval, START_NS, later, book)
+    # What was read in the last minute before the outage was used all the same.
+    assert found.used > 0
 
 
 async def test_a_leader_of_an_earlier_term_can_not_write(store: CostStore, database: Database) -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from gpuloom.model.usage import UsageCursor
 from gpuloom.runtime.clock import FakeClock
@@ -35,14 +37,18 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[SqlStore]:
+async def database(url: str) -> AsyncIterator[Database]:
     """Migrated up and, afterwards, down."""
-    clock = FakeClock(NOON)
-    async with Database(StoreConfig(url=database_url(url)), clock) as database:
+    async with Database(StoreConfig(url=database_url(url)), FakeClock(NOON)) as database:
         await MIGRATIONS.upgrade(database)
-        yield SqlStore(database, clock)
+        yield database
         await MIGRATIONS.downgrade(database)
         assert await MIGRATIONS.current(database) is None
+
+
+@pytest.fixture
+def store(database: Database) -> SqlStore:
+    return SqlStore(database, FakeClock(NOON))
 
 
 def kept(uid: str, *ratios: float | None) -> KeptRun:
@@ -77,6 +83,43 @@ async def test_a_run_that_ends_twice_counts_once(store: SqlStore) -> None:
     assert runs == 1
     assert quantile_of(sketch, 0.5) == pytest.approx(0.5)
     assert list(await store.labelled(10)) == [label]
+
+
+@pytest.mark.parametrize(
+    "spoiled", ["", "[]", "{}", "nonsense", '{"memory": {}, "uid": 1, "endedAt": 1e400}']
+)
+async def test_rows_that_can_not_be_read_are_left_out(
+    store: SqlStore, database: Database, spoiled: str
+) -> None:
+    await store.keep_windows([kept("uid-1", 0.5), kept("uid-2", 0.5)], UsageCursor("node", "spool", 1))
+    for uid in ("uid-3", "uid-4"):
+        over = kept(uid, *[0.5] * 5)
+        await store.end_runs([(over, outcome_of(over.run, ended=True), LabelledRun((1.0, 2.0), "training"))])
+    for owner in ("one", "two"):
+        await store.keep_advice(Advice(owner, "a=1", "b=1", NOON))
+
+    def spoil(session: Session) -> None:
+        for table, column, key in (
+            ("runs", "sums", "pod_uid = 'uid-1'"),
+            ("outcomes", "outcome", "pod_uid = 'uid-3'"),
+            ("outcomes", "features", "pod_uid = 'uid-3'"),
+            ("advice", "advice", "owner_key = 'one'"),
+        ):
+            statement = f"UPDATE optimizer_{table} SET {column} = :spoiled WHERE {key}"  # noqa: S608 - ours
+            session.execute(text(statement), {"spoiled": spoiled})
+        session.execute(text("UPDATE optimizer_sketches SET sketch = :spoiled"), {"spoiled": b"\x01" * 40})
+
+    await database.write(spoil)
+    everything = await store.load()
+    over = kept("uid-5", *[0.5] * 5)
+    await store.end_runs([(over, outcome_of(over.run, ended=True), None)])
+
+    assert [each.run.pod_uid for each in everything.running] == ["uid-2"]
+    assert [outcome.pod_uid for _, outcome in everything.ended] == ["uid-4"]
+    assert LabelledRun((1.0, 2.0), "training") in await store.labelled(10)
+    assert list(await store.advice()) == ["two"]
+    _, sketch = (await store.sketches())[a_workload().signature.key]["utilization"]
+    assert quantile_of(sketch, 0.5) == pytest.approx(0.5)
 
 
 async def test_only_the_newest_model_and_what_is_not_too_old_is_kept(store: SqlStore) -> None:

@@ -33,6 +33,10 @@ from gpuloom.sim.mesh.run_directory import open_run_directory
         (["reserve", "create", "r", "--from", "2020-01-01T00:00:00Z", "--ttl", "1h"], "be over already"),
         (["reserve", "create", "r", "--ttl", "999999999h"], "lasts at most 3650 days"),
         (["walk"], "gpuloom: No such command 'walk'"),
+        (["autoscaler"], "gpuloom autoscaler: Missing command. (see gpuloom autoscaler --help)"),
+        (["reserve"], "gpuloom reserve: Missing command. (see gpuloom reserve --help)"),
+        (["events", "--for", "train-0"], "gpuloom: --for is KIND/NAME, as pod/train-0, not train-0"),
+        (["explain", "pod", ""], "gpuloom: name a pod as NAMESPACE/NAME, not ''"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(
@@ -96,6 +100,42 @@ def test_after_a_run_a_command_says_at_once_that_none_is_there(
     assert capsys.readouterr().err.startswith(
         f"gpuloom: no mesh runs in {directory.path}, the last run there has ended: start one with"
     )
+
+
+@pytest.mark.parametrize("command", ["events", "doctor", "version"])
+def test_without_a_cluster_a_command_says_that_there_is_none(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "GPULOOM_KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+    code = cli.exit_code_of([command, "--dir", str(tmp_path / "run")])
+
+    assert code == 3
+    assert "no Kubernetes API to talk to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["status"], ["--kube", "status"]),
+        (["explain", "pod", "run"], ["--kube", "explain", "pod", "run"]),
+        (["status", "--help", "-o", "json"], ["status", "--help", "-o", "json"]),
+        (["doctor", "-o", "json"], ["doctor", "-o", "json"]),
+        ([], []),
+    ],
+)
+def test_as_a_plugin_the_cluster_of_kubectl_is_asked(
+    arguments: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["kubectl-gpuloom", *arguments])
+    told: list[list[str]] = []
+    monkeypatch.setattr(cli, "main", told.append)
+
+    cli.plugin()
+
+    assert told == [asked]
 
 
 def test_while_a_run_has_its_directory_its_addresses_are_used(tmp_path: Path) -> None:

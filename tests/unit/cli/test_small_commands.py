@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuloom.cli.commands.completion import Shell, completion_script
+from gpuloom.cli.commands.completion import PROGRAMS, Shell, completion_script, completion_variable
 from gpuloom.cli.commands.events import event_lines, event_rows
 from gpuloom.cli.commands.version import ServiceVersion, versions_of_metrics, versions_of_pods
 from gpuloom.cli.connection.forwarding import Target, targets_of
@@ -57,6 +57,9 @@ def test_events_are_chosen_by_object_and_kind_and_a_wrong_time_breaks_nothing() 
     ]
 
     assert len(event_rows(found, "Pod/a", warnings_only=True)) == 1
+    # As the table writes it.
+    assert len(event_rows(found, "team/pod/a", warnings_only=True)) == 1
+    assert event_rows(found, "other/pod/a", warnings_only=False) == []
     assert len(event_rows(found, "", warnings_only=False)) == 3
 
 
@@ -100,6 +103,40 @@ def test_completion_scripts_are_ones_their_shell_can_read(shell: Shell) -> None:
     assert "_GPU_AUTOSCALER_COMPLETE" in script
     if program := shutil.which(shell.value):
         subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=30)  # noqa: S603
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        (Shell.BASH, {"COMP_WORDS": "{} st", "COMP_CWORD": "1"}),
+        (Shell.ZSH, {"_TYPER_COMPLETE_ARGS": "{} st"}),
+        (
+            Shell.FISH,
+            {"_TYPER_COMPLETE_ARGS": "{} st", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        ),
+    ],
+)
+def test_what_the_script_of_a_shell_asks_for_is_answered(
+    program: str, shell: Shell, line: dict[str, str]
+) -> None:
+    variable = completion_variable(program)
+    assert variable in completion_script(program, shell)
+    asked = {name: text.format(program) for name, text in line.items()}
+    environment = {**os.environ, **asked, variable: f"complete_{shell}"}
+
+    done = subprocess.run(
+        (sys.executable, "-m", "gpuloom.cli.main"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "status" in done.stdout
+    assert "Usage" not in done.stdout
 
 
 def test_yaml_says_what_json_says() -> None:

@@ -97,7 +97,7 @@ async def next_event(response: aiohttp.ClientResponse, timeout_s: float = 15.0) 
             line = (await response.content.readuntil(b"\n")).decode().rstrip("\n")
             if not line:
                 if "data" in fields:
-                    return fields["event"], fields["id"], orjson.loads(fields["data"])
+                    return fields["event"], fields.get("id", ""), orjson.loads(fields["data"])
                 fields = {}
                 continue
             name, _, value = line.partition(": ")

@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
+from gpuloom.clients.planning import PlanClient
 from gpuloom.model.allocation import AllocatedDevice
 from gpuloom.model.autoscaling import AutoscalerStanding, PolicyStanding
 from gpuloom.model.cost import CostAmounts, CostAnswer, CostLine
@@ -14,13 +16,19 @@ from gpuloom.model.ledger import Claim as LedgerClaim
 from gpuloom.model.ledger import Decision, EntryState, NodeLedger, Verdict
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Holder, HolderSource
+from gpuloom.model.planning import GangReport, ReservationReport
 from gpuloom.model.snapshot import ClosedGpu, NodeFacts, NodePlace, PodAllocation
 from gpuloom.model.topology import PcieLevel, Topology
+from gpuloom.runtime.clock import SystemClock
+from services.console.aggregator import Aggregator
 from services.console.core.money import MOST_GROUPS, REST, series_items
 from services.console.core.nodes import node_item, topology_item, topology_key, usage_item
 from services.console.core.placing import WaitingPods
 from services.console.core.scaling import ScalingHistory
+from services.console.core.sight import Sight
+from services.console.metrics import ConsoleMetrics
 from services.console.sections.ledger import ledger_item
+from services.console.sections.planning import planning_source
 from tests.unit.discovery.builders import a_gpu, a_ref, a_state, two_gpus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -76,6 +84,38 @@ def test_nodes_that_are_wired_alike_share_one_topology() -> None:
     assert topology_key(topology) == topology_key(replace(topology))
     assert topology_key(topology) != topology_key(replace(topology, nvlinks=(2,)))
     assert topology_item(topology)["pairs"] == [[0, 1, 4, "PIX"]]
+
+
+class PlansOfTwoTeams(PlanClient):
+    """Without a channel: what an extender would say."""
+
+    def __init__(self) -> None:
+        self.teams = ["mine", "theirs"]
+
+    async def gangs(self) -> list[GangReport]:
+        return [GangReport(f"{team}/train", "waiting", 4, 4, 0, 0, 0) for team in self.teams]
+
+    async def reservations(self) -> list[ReservationReport]:
+        return [ReservationReport(team, "demo", 8, mig_profile="1g.5gb") for team in self.teams]
+
+
+async def test_gangs_and_reservations_are_seen_in_their_namespace_alone() -> None:
+    plans = PlansOfTwoTeams()
+    source = planning_source(plans)
+    aggregator = Aggregator((source,), SystemClock(), ConsoleMetrics(CollectorRegistry()))
+    mask = aggregator.mask(Sight(frozenset({"mine"})))
+    await aggregator.ask(source)
+
+    shown = aggregator.state.full(mask)
+    version = aggregator.state.version
+    plans.teams = []
+    await aggregator.ask(source)
+    gone = aggregator.state.since(version, mask)
+
+    assert [one["gang"] for one in shown["gangs"].values()] == ["train"]
+    assert [one["each"] for one in shown["reservations"].values()] == ["8 1g.5gb"]
+    assert gone is not None
+    assert gone.gone == {"gangs": ["mine/train"], "reservations": ["mine/demo"]}
 
 
 def test_a_pod_waits_from_its_first_refusal_until_it_is_bound() -> None:

@@ -96,6 +96,16 @@ async def test_changes_come_as_deltas_and_a_reader_goes_on_where_it_was() -> Non
             assert (kind, delta["after"], delta["gone"]) == ("delta", newer, {"pods": ["a"]})
 
 
+async def test_a_page_hears_that_it_is_still_connected_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.01)
+    async with a_console(Fed()) as (_, session), session.get("/api/events") as stream:
+        found = [await next_event(stream) for _ in range(3)]
+
+    assert [(kind, version) for kind, version, _ in found[1:]] == [("beat", "")] * 2
+
+
 @pytest.mark.parametrize("version", ["other.1", "", "nonsense", "x.999999999999999999999"])
 async def test_a_reader_with_a_version_of_another_run_begins_anew(version: str) -> None:
     fed = Fed()
@@ -185,6 +195,31 @@ async def test_a_token_is_shown_once_and_kept_where_no_script_reads_it() -> None
             assert await answer.json() == {"name": "ann", "namespaces": None, "can_log_out": True}
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", b"x"),
+        ("multipart/form-data; boundary=b", b"no part"),
+        ("application/x-www-form-urlencoded; charset=none-such", b"token=x"),
+        ("application/x-www-form-urlencoded", b"token=\xff\xfe"),
+    ],
+)
+async def test_a_form_that_cannot_be_read_is_refused(kind: str, body: bytes) -> None:
+    fed = Fed()
+    gate = a_token_gate(Kubernetes({}, {}), fed)
+    async with (
+        a_console(fed, gate) as (_, session),
+        session.post("/login", data=body, headers={"Content-Type": kind}) as answer,
+    ):
+        assert answer.status == 400
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_a_method_that_is_not_allowed_is_told_which_are() -> None:
+    async with a_console(Fed()) as (_, session), session.delete("/api/state") as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+
+
 async def test_whoever_may_list_pods_in_some_namespaces_sees_those_everywhere() -> None:
     fed = Fed()
     fed.pods = {"a": {"namespace": "mine"}, "b": {"namespace": "theirs"}}
@@ -210,6 +245,7 @@ async def test_whoever_may_list_pods_in_some_namespaces_sees_those_everywhere() 
             await fed.tell()
             _, _, delta = await next_event(stream)
             assert delta["set"] == {"pods": {"d": {"namespace": "mine"}}}
+            assert delta["gone"] == {"pods": ["a"]}
 
 
 async def test_a_stream_ends_when_its_token_is_no_longer_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,14 +80,52 @@ def test_a_version_that_is_yet_to_come_is_none_of_ours() -> None:
     assert State().since(5) is None
 
 
+def mine(_section: str, _key: str, value: Any) -> Any:
+    return value if value["namespace"] == "mine" else None
+
+
 def test_a_mask_hides_items_in_the_whole_and_in_deltas_alike() -> None:
     state = State()
-    state.replace({"pods": {"mine": {"n": 1}, "theirs": {"n": 2}}})
+    state.replace({"pods": {"a": {"namespace": "mine"}, "theirs": {"namespace": "theirs"}}})
 
-    def mask(_section: str, key: str, value: Any) -> Any:
-        return None if key == "theirs" else value
+    delta = state.since(0, mine)
 
-    delta = state.since(0, mask)
-    assert state.full(mask) == {"pods": {"mine": {"n": 1}}}
+    assert state.full(mine) == {"pods": {"a": {"namespace": "mine"}}}
     assert delta is not None
-    assert (delta.changed, delta.gone) == ({"pods": {"mine": {"n": 1}}}, {"pods": ["theirs"]})
+    assert (delta.changed, delta.gone) == ({"pods": {"a": {"namespace": "mine"}}}, {})
+
+
+def test_what_is_gone_is_told_only_to_those_who_saw_it() -> None:
+    state = State()
+    state.replace({"workloads": {"mine/a": {"namespace": "mine"}, "theirs/secret": {"namespace": "theirs"}}})
+    state.replace({"workloads": {}})
+
+    masked, whole = state.since(1, mine), state.since(1)
+
+    assert masked is not None
+    assert masked.gone == {"workloads": ["mine/a"]}
+    assert whole is not None
+    assert sorted(whole.gone["workloads"]) == ["mine/a", "theirs/secret"]
+
+
+OWNED = st.dictionaries(
+    st.sampled_from(["mine/a", "mine/b", "theirs/c", "theirs/d"]), st.integers(0, 2), max_size=4
+)
+
+
+@given(st.lists(OWNED, max_size=10), st.integers(0, 4))
+def test_behind_a_mask_every_version_reaches_the_newest_and_names_nothing_else(
+    writes: list[dict[str, int]], most_gone: int
+) -> None:
+    state = State(most_gone)
+    seen = [(state.version, state.full(mine))]
+    for keys in writes:
+        items = {key: {"namespace": key.split("/")[0], "n": number} for key, number in keys.items()}
+        state.replace({"pods": items})
+        seen.append((state.version, state.full(mine)))
+
+    for version, shown in seen:
+        delta = state.since(version, mine)
+        if delta is not None:
+            assert "theirs" not in repr(delta)
+            assert without_empty(applied(shown, delta)) == without_empty(state.full(mine))

@@ -57,6 +57,19 @@ def problem_of(words: list[str]) -> str:
     return ""
 
 
+_METRIC = re.compile(r"`((?:gpuloom|gpu_autoscaler|warp|controller)_\w+[a-z])[`{]")
+_LISTED = re.compile(r"^\| `(\w+)`", re.MULTILINE)
+
+
+def test_every_metric_that_a_page_names_is_in_the_reference() -> None:
+    listed = set(_LISTED.findall((ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")))
+
+    named = {name for page in PAGES for name in _METRIC.findall(page.read_text(encoding="utf-8"))}
+
+    assert {"gpu_autoscaler_pending_pods", "controller_reconcile_errors"} <= listed
+    assert [name for name in sorted(named) if not {name, name.removesuffix("_total")} & listed] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_ours_exists_with_the_options_that_are_written(page: Path) -> None:
     problems = [

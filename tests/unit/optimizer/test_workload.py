@@ -1,5 +1,6 @@
 import pytest
 
+from services.optimizer.adapters.pods import trimmed
 from services.optimizer.core.workload import (
     command_shape,
     image_name,
@@ -73,3 +74,21 @@ def test_what_is_kept_of_a_workload_comes_back() -> None:
 
         assert again.signature == workload.signature
         assert (again.pod, again.owner, again.request) == (workload.pod, workload.owner, workload.request)
+
+
+def test_what_is_kept_of_a_pod_is_bounded_whatever_is_written_into_it() -> None:
+    pod = a_pod()
+    pod["metadata"]["annotations"] = {
+        "gpuloom.dev/note": "x" * 200_000,
+        "gpu-autoscaler.io/optimize": "false",
+    }
+    script = "python train.py --epochs 3 #" + "x" * 500_000
+    pod["spec"]["containers"][0] |= {"command": ["sh", "-c", script], "args": ["--x"] * 5000}
+
+    kept = trimmed(pod)
+    workload, whole = workload_of(kept), workload_of(pod)
+
+    assert len(str(kept)) < 10_000
+    assert workload is not None
+    assert whole is not None
+    assert (workload.signature, workload.opted_out) == (whole.signature, True)

@@ -7,7 +7,7 @@ import { HeatMap } from "../heatmap.js";
 export const id = "cluster";
 export const title = "Cluster";
 export const key = "c";
-export const count = (store) => ({ text: plural(store.items("nodes").length, "node") });
+export const count = (store) => (store.sections.nodes ? { text: plural(store.items("nodes").length, "node") } : null);
 
 const COLOUR = [["utilization", "Utilisation"], ["memory", "Memory"], ["allocated", "Allocated"], ["health", "Health"], ["slices", "Slices"], ["holder", "Holder"]];
 const GROUP = [["rack", "Rack"], ["model", "Model"], ["pool", "Pool"], ["namespace", "Namespace"], ["none", "None"]];
@@ -161,16 +161,18 @@ class ClusterView {
   }
 
   showTiles() {
-    const sum = totals(this.store);
     const [gpus, allocated, use, memory, trusted, waiting, cost] = this.tiles;
+    if (this.store.sections.pending) setTile(waiting, String(this.store.items("pending").length));
+    const bill = this.store.sections.money?.summary;
+    if (bill) setTile(cost, money(bill.per_hour), "/ hour");
+    // What was not heard is not zero.
+    if (!this.store.sections.nodes) return;
+    const sum = totals(this.store);
     setTile(gpus, sum.gpus.toLocaleString("en-US"), sum.failing ? `${sum.failing} failing` : "all healthy");
     setTile(allocated, percent(sum.gpus ? (sum.allocated / sum.gpus) * 100 : null), `${sum.allocated.toFixed(1)} GPUs`);
     setTile(use, percent(sum.measured ? sum.use / sum.measured : null), sum.measured < sum.gpus ? `of ${sum.measured}` : "");
     setTile(memory, gib(sum.used), `of ${gib(sum.memory)}`);
     setTile(trusted, `${sum.trusted}/${sum.nodes}`);
-    setTile(waiting, String(this.store.items("pending").length));
-    const bill = this.store.sections.money?.summary;
-    setTile(cost, bill ? money(bill.per_hour) : "–", bill ? "/ hour" : "");
   }
 
   showSums() {
@@ -196,7 +198,7 @@ class ClusterView {
       allocated: () => ramp("given to pods"),
       health: () => [swatch(set.good, "healthy"), swatch(set.bad, "unhealthy or lost"), swatch(set.dim, "not known")],
       slices: () => [swatch(set.taken, "slice in use"), swatch(set.free, "slice free"), ramp("given, where not cut")],
-      holder: () => [...heldBy(this.store)].slice(0, 12).map((name) => swatch(kindColour(set.kinds, name), name)),
+      holder: () => [...heldBy(this.store)].slice(0, 12).map((name) => swatch(kindColour(set.kinds, name), name || "other namespaces")),
     };
     fill(this.legend, told[this.by](), h("span", {}, "□ not told"), h("span", {}, "◥ closed or not trusted"), h("span", {}, "✕ failing"));
   }

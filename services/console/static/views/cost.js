@@ -20,7 +20,7 @@ const SPANS = {
   hour: () => ({ from: Date.now() - 24 * 3600e3, step: 3600e3 }),
   day: () => ({ from: Date.now() - 30 * 86400e3, step: 86400e3 }),
 };
-const NAMES = { __idle__: "idle", __unallocated__: "nobody's", __host__: "host", __others__: "others" };
+const NAMES = new Map(Object.entries({ __idle__: "idle", __unallocated__: "nobody's", __host__: "host", __others__: "others" }));
 
 export function mount(main, { store, route, setOption }) {
   let by = route.options.get("by") === "team" ? "team" : "namespace";
@@ -96,7 +96,7 @@ function budget(one) {
     h("div", { class: "dim" }, told));
 }
 
-const named = (group) => NAMES[group] || group || "–";
+const named = (group) => NAMES.get(group) || group || "–";
 const sum = (points, place) => points.reduce((total, point) => total + point[place], 0);
 
 function merged(groups) {

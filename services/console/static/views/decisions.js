@@ -31,6 +31,7 @@ export function mount(main, { store, route, setOption }) {
       setOption("verdict", value, "all");
       show();
     }), scoreKey()), list);
+  list.append(empty);
   return { update: (changed) => changed.has("decisions") && show() };
 }
 

@@ -23,22 +23,23 @@ class NodeView {
     this.table = h("div");
     this.facts = h("div");
     this.list = table(`GPUs of ${this.node}`, COLUMNS);
-    main.append(
-      h("div", { class: "head" }, h("h1", {}, this.node), this.head),
+    this.parts = h("div", { hidden: true },
       h("div", { class: "row" },
         h("section", { class: "panel" }, h("h2", {}, "Links"), this.drawing),
         h("div", {}, h("section", { class: "panel" }, h("h2", {}, "Facts"), this.facts),
           h("section", { class: "panel" }, h("h2", {}, "Links as a table"), this.table))),
       h("section", { class: "panel" }, h("h2", {}, "GPUs"), this.list.root));
+    main.append(h("div", { class: "head" }, h("h1", {}, this.node), this.head), this.parts);
   }
 
   update(changed) {
     const [uid, node] = Object.entries(this.store.sections.nodes || {}).find(([, one]) => one.node === this.node) || [];
     if (!node) {
       this.shown = null;
-      fill(this.head, h("p", { role: "status" }, "There is no such node now."));
+      fill(this.head, h("p", { role: "status" }, this.store.sections.nodes ? "There is no such node now." : "It is not known yet which nodes there are."));
       return;
     }
+    this.parts.hidden = false;
     const topology = this.store.sections.topologies?.[node.topology];
     const ledger = this.store.sections.ledger?.[this.node];
     if (this.shown !== node || changed.has("topologies") || this.ledger !== ledger) {

@@ -7,6 +7,7 @@ export const id = "pending";
 export const title = "Pending pods";
 export const key = "p";
 export const count = (store) => {
+  if (!store.sections.pending) return null;
   const waiting = store.items("pending").length;
   return waiting ? { text: waiting, level: "warn" } : { text: 0 };
 };
@@ -17,13 +18,15 @@ export function mount(main, { store }) {
   const list = h("div", { class: "panel" });
   const note = h("p");
   main.append(h("div", { class: "head" }, h("h1", {}, "Pending pods"), note), list);
-  const empty = h("p", { class: "empty" }, "No pod waits for a GPU.");
+  const empty = h("p", { class: "empty" }, "It is not known yet which pods wait.");
+  list.append(empty);
   return {
     update(changed) {
       if (!changed.has("pending")) return;
       const pods = store.items("pending").sort((a, b) => (a.since < b.since ? -1 : 1));
       note.textContent = pods.length ? `${plural(pods.length, "pod")}, the longest wait first${pods.length > MOST ? `; ${MOST} are shown` : ""}` : "";
       keyed(list, pods.slice(0, MOST), (pod) => pod.uid, item);
+      empty.textContent = "No pod waits for a GPU.";
       if (!pods.length) list.append(empty);
       else empty.remove();
     },

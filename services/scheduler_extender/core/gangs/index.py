@@ -6,6 +6,7 @@ from gpuloom.codec.pod import bound_node, is_terminal
 from gpuloom.kube.objects import JsonObject, metadata_of
 from gpuloom.names import ANNOTATION_RESERVATION
 from services.scheduler_extender.core.gangs.membership import gang_of
+from services.scheduler_extender.core.gangs.sizes import asks_for_gpus
 
 PLANNED = "planned"
 """The name of the index; the values are below."""
@@ -20,9 +21,12 @@ def of_gang(name: str) -> str:
 
 
 def planned(pod: JsonObject) -> Iterator[str]:
-    """A pod of a gang, and of which; one that has no node; one that says which reservation it uses."""
+    """A pod of a gang, and of which; one that has no node; one that says which reservation it uses.
+
+    A pod without GPUs, such as a launcher, is nobody's member, whatever its template has put on it.
+    """
     gang = gang_of(pod)
-    if gang:
+    if gang and asks_for_gpus(pod):
         yield GANG
         yield of_gang(gang)
     if not bound_node(pod) and not is_terminal(pod):

@@ -30,7 +30,7 @@ class Phase(StrEnum):
     RESERVED = "reserved"
     """Every pod that is not bound has its place."""
     OVERDUE = "overdue"
-    """Its time is over and pods are still not bound: what is bound must leave."""
+    """Its time is over and pods are still not bound: what is bound must leave, unless it is enough."""
     PLACED = "placed"
     """All of its pods are bound, or have done their work, or those that were not are gone."""
 
@@ -80,6 +80,11 @@ class Gang:
         return bool(self.placed or self.in_flight)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether as many of it are bound, or have done their work, as it needs: others are too many."""
+        return 0 < self.size <= self.present - len(self.unsettled)
+
+    @property
     def priority(self) -> int:
         return max((priority_of(pod) for pod in self.alive), default=0)
 
@@ -124,7 +129,7 @@ def phase_of(gang: Gang, promised: frozenset[str], overdue: bool) -> Phase:
     """`promised` are UIDs of waiting pods that have all they need."""
     if not gang.unsettled and not (overdue and gang.has_begun):
         return Phase.PLACED
-    if overdue and (gang.has_begun or promised):
+    if overdue and (promised or (gang.has_begun and not gang.is_whole)):
         return Phase.OVERDUE
     return _phase_in_time(gang, promised) if gang.waiting else Phase.RESERVED
 

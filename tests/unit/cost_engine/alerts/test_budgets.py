@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from gpuloom.codec.cost import verdict_to_proto, verdicts_from_proto
 from gpuloom.errors import ConflictError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.model.budget import AlertChannel as ChannelSpec
@@ -20,6 +21,7 @@ from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.config import load_config
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
+from gpuloom.v1 import cost_engine_pb2 as pb
 from services.cost_engine.alerts.budgets import MAX_SENDS, SEND_S, Budgets
 from services.cost_engine.alerts.channels import (
     ConfiguredChannels,
@@ -237,6 +239,43 @@ async def test_an_alert_called_limit_does_not_hide_that_the_limit_is_reached(sta
     assert len(engine.verdicts()) == 1
 
 
+async def test_a_limit_that_is_raised_is_a_new_one_to_be_told_of_and_has_a_grace_of_its_own(
+    stage: Stage,
+) -> None:
+    low, high = (a_budget(limit, action="block", grace=30) for limit in (10.0, 40.0))
+    await stage.after(1, stage.an_engine(low))
+    assert sorted(stage.outside.sent) == ["hard", "soft"]
+
+    engine = stage.an_engine(high)
+    await stage.after(1, engine)
+    assert sorted(stage.outside.sent) == ["hard", "soft"]
+    await stage.after(2, engine)
+
+    assert sorted(stage.outside.sent) == sorted(stage.outside.events) == ["hard", "hard", "soft", "soft"]
+    assert engine.verdicts() == []
+    await stage.after(0.6, engine)
+    assert len(engine.verdicts()) == 1
+    # Lower again: it was told of, and is exceeded since then.
+    engine = stage.an_engine(a_budget(20.0, action="block", grace=30))
+    await stage.after(0.1, engine)
+    assert (len(engine.verdicts()), len(stage.outside.sent)) == (1, 4)
+
+
+async def test_a_threshold_that_is_moved_to_the_limit_hides_from_nobody_that_it_is_reached(
+    stage: Stage,
+) -> None:
+    budget = a_budget(10.0, action="block")
+    budget["spec"]["alerts"] = [{"name": "only", "thresholdPercent": 50}]
+    await stage.after(0.6, stage.an_engine(budget))
+    budget["spec"]["alerts"] = [{"name": "only", "thresholdPercent": 100}]
+    engine = stage.an_engine(budget)
+
+    await stage.after(0.6, engine)
+
+    assert len(engine.verdicts()) == 1
+    assert stage.outside.sent == ["only", "only"]
+
+
 @pytest.mark.parametrize("action", ["block", "throttle"])
 async def test_new_pods_are_stopped_after_the_grace_and_only_those_of_the_scope(
     stage: Stage, action: str
@@ -276,6 +315,34 @@ async def test_a_team_pays_its_part(stage: Stage, tmp_path: Path) -> None:
     await stage.after(2, engine)
 
     assert engine.reports()[0].spend == 6 * 10**9
+
+
+async def test_pods_that_another_team_pays_for_are_not_stopped(stage: Stage, tmp_path: Path) -> None:
+    """As costs are told: the first rule that matches decides."""
+    rules = tmp_path / "teams.toml"
+    rules.write_text(
+        '[[rule]]\nnamespaces = ["far"]\nteams = { c = 1 }\n'
+        '[[rule]]\npools = ["own"]\nteams = { c = 1 }\n'
+        '[[rule]]\nlabels = { gpu-project = "s*" }\nteams = { b = 1 }\n'
+        '[[rule]]\nnamespaces = ["lab-b"]\nteams = { b = 1, a = 1 }\n'
+        '[[rule]]\nnamespaces = ["lab*"]\nteams = { a = 1 }\n'
+    )
+    engine = stage.an_engine(a_budget(1.0, action="block", teams=["a"]), rules=rules)
+    other = a_budget(1.0, action="block", teams=["b"], labels={"gpu-project": "x"})
+    await stage.after(2, engine)
+
+    told = pb.ListBudgetVerdictsResponse(verdicts=map(verdict_to_proto, engine.verdicts()))
+    (verdict,) = verdicts_from_proto(told)
+
+    assert verdict.stops("lab", {})
+    assert verdict.stops("lab", {"gpu-project": "x"})
+    assert not verdict.stops("lab", {"gpu-project": "search"})
+    assert verdict.stops("lab-b", {})
+    assert not verdict.stops("lab-b", {"gpu-project": "search"})
+    assert [len(matcher.unless) for matcher in verdict.matchers] == [1, 1]
+    elsewhere = stage.an_engine(other, rules=rules)
+    await stage.after(0.1, elsewhere)
+    assert elsewhere.verdicts() == []
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=48), st.integers(1, 400))
@@ -429,4 +496,4 @@ async def test_a_webhook_gets_the_message_of_slack_or_json_and_an_error_counts_a
         await WebhookChannel("json", url, json_body).send(crossing)
     await runner.cleanup()
     assert got[0] == {"text": crossing.text}
-    assert (got[1]["id"], got[1]["spendUsd"]) == ("b1-0-soft", "9.000000000")
+    assert (got[1]["id"], got[1]["spendUsd"]) == ("b1-0-soft-80-10000000000", "9.000000000")

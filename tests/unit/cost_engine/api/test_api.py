@@ -1,33 +1,43 @@
 """What others are answered: OpenCost's shape behind a token, and files by the rules of FOCUS 1.2."""
 
+import asyncio
 import csv
 import io
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 
+from gpuloom.clients.cost import query_costs
+from gpuloom.clients.gpu_prices import GpuPrices
 from gpuloom.errors import InvalidRequestError, UnavailableError
 from gpuloom.kube.objects import JsonObject
 from gpuloom.kube.resources import Resource
 from gpuloom.kube.reviews import TokenReviews
 from gpuloom.model.cost import CostQuestion
+from gpuloom.model.gpu import Gpu
 from gpuloom.model.money import nano_usd
+from gpuloom.model.node import Delivery, NodeMode, NodeState
+from gpuloom.model.snapshot import NodeFacts, NodePlace
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
+from gpuloom.v1 import cost_engine_pb2 as pb
 from services.cost_engine.api.exports import Exports
 from services.cost_engine.api.http import CostHttp
-from services.cost_engine.api.queries import Queries
+from services.cost_engine.api.queries import Queries, ns_of
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.core.exports import FOCUS_COLUMNS, ExportContext, focus_row
 from services.cost_engine.core.grouping import Amounts, CostFact
 from services.cost_engine.core.intervals import (
+    DAY_NS,
     HOUR_NS,
     UNITS_PER_GPU,
     Claim,
@@ -38,9 +48,11 @@ from services.cost_engine.core.intervals import (
 )
 from services.cost_engine.core.opencost import allocation_request
 from services.cost_engine.core.prices import Price, Source
-from services.cost_engine.core.tracking import NodeChange, PodChange
+from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
 from services.cost_engine.ingest.consumer import now_ns
+from services.cost_engine.server import CostEngineServer
 from services.cost_engine.store.store import CostStore, FactChanges, StoreSettings
+from tests.mesh.waiting import until
 
 START = datetime(2026, 6, 20, 5, tzinfo=UTC)
 HOURS = 30
@@ -140,6 +152,109 @@ async def test_a_summary_has_the_present_rate_for_a_month_that_it_names(queries:
 async def test_what_can_not_be_asked_is_refused(queries: Queries, asked: CostQuestion) -> None:
     with pytest.raises(InvalidRequestError):
         await queries.costs(asked)
+
+
+class Direct:
+    """A channel to the service without a network. `between` is done before every part but the first."""
+
+    def __init__(self, queries: Queries, between: Callable[[], Awaitable[object]]) -> None:
+        parts = None, queries._store, queries._clock
+        self._server = CostEngineServer(queries, None, None, parts, lambda: False)  # type: ignore[arg-type]
+        self._between = between
+
+    def stub(self, _: object) -> "Direct":
+        return self
+
+    async def QueryCosts(self, request: pb.QueryCostsRequest, timeout: float) -> pb.QueryCostsResponse:
+        if request.page_token:
+            await self._between()
+        return await self._server.QueryCosts(request, None)
+
+    async def ListPrices(self, request: pb.ListPricesRequest, timeout: float) -> pb.ListPricesResponse:
+        return await self._server.ListPrices(request, None)
+
+
+async def test_others_reckon_with_what_a_node_is_billed(queries: Queries) -> None:
+    """The operator's price before a lower one of the cloud; a part of the on-demand price for spot."""
+    store, now = queries._store, now_ns(queries._clock)
+    prices = [
+        Price("", "", "", "t", "on-demand", 3_000_000_000, 0, None, Source.CUSTOM),
+        Price("", "home", "", "t", "on-demand", 2_000_000_000, 0, None, Source.AWS),
+    ]
+    await store.replace_prices(Source.CUSTOM, prices[:1], now)
+    await store.replace_prices(Source.AWS, prices[1:], now)
+    known = GpuPrices(None)
+
+    following = asyncio.create_task(known.follow(Direct(queries, AsyncMock()), queries._clock))  # type: ignore[arg-type]
+    await until(lambda: bool(known._listed))
+    following.cancel()
+
+    def of(uid: str, kind: str) -> int | None:
+        gpus = tuple(Gpu(f"GPU-{n}", n, "T4", "turing", 16_384) for n in range(2))
+        state = NodeState(uid, uid, NodeMode.GPULOOM, Delivery.NRI, gpus)
+        place = NodePlace(region="home", instance_type="t", capacity_type=kind)
+        return known.nano_usd_per_gpu_hour(NodeFacts(state, place=place))
+
+    assert (of("n-a", "on-demand"), of("n-b", "spot")) == (1_500_000_000, 600_000_000)
+    assert (of("new", "on-demand"), of("new", "reserved"), of("new", "spot")) == (10**9, 10**9, None)
+
+
+async def test_parts_are_of_one_answer_however_costs_change_while_they_are_read(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cost_engine.server.MAX_PAGE", 2)
+    store, now, start = queries._store, now_ns(queries._clock), ns_of(START)
+    await store.save_facts(FactChanges(gaps=[Gap("n-a", "p-a", start, start + HOUR_NS, "lost")]), now)
+    changes = 0
+
+    async def somebody_new() -> None:
+        nonlocal changes
+        if changes == 2:
+            return
+        changes += 1
+        claim = Claim(UNITS_PER_GPU // 8, 1, "share")
+        interval = PodInterval(f"new-{changes}", "n-a", start, start + HOUR_NS, claim)
+        identity = PodIdentity(f"new-{changes}", f"a{changes}", "web")
+        change = PodChange(interval, identity, (start, start + HOUR_NS))
+        await store.save_facts(FactChanges(pods=[change]), now)
+        await store.compute(await store.book(), now)
+
+    asked = CostQuestion(START, START + timedelta(hours=HOURS), "all", ("namespace",))
+    answer = await query_costs(Direct(queries, somebody_new), asked)  # type: ignore[arg-type]
+
+    names = [line.group[0] for line in answer.lines]
+    assert sorted(set(names)) == names == ["__host__", "__idle__", "a1", "a2", "team-a", "team-b"]
+    assert sum(line.amounts.cost for line in answer.lines) == answer.total.cost
+    assert [gap.reason for gap in answer.gaps] == ["lost"]
+
+
+async def test_where_hours_are_dropped_whole_days_are_told_and_never_half_of_one(queries: Queries) -> None:
+    """In an installation that keeps hours for 32 days, 40 days later."""
+    store, clock = queries._store, queries._clock
+    kept = replace(store.settings, hourly_retention_ns=32 * DAY_NS)
+    store.settings = kept
+    await clock.advance(40 * 86_400)  # type: ignore[attr-defined]
+    await store.compute(await store.book(), now_ns(clock))
+    whole = (await queries.costs(CostQuestion(START, clock.now(), "day"))).total.cost
+    await store.expire(now_ns(clock))
+
+    asked = CostQuestion(START + timedelta(hours=3), clock.now())
+    answer, summary = await queries.costs(asked), await queries.summary(await store.book())
+    early = await queries.costs(CostQuestion(START + timedelta(hours=3), START + timedelta(hours=5)))
+
+    assert answer.total.cost == summary.total.cost == whole
+    assert early.window.end_ns - early.window.start_ns == DAY_NS
+    assert early.total.cost == 19 * 4_260_000_001
+    with pytest.raises(InvalidRequestError, match="kept for 32 days"):
+        await queries.costs(CostQuestion(START, START + timedelta(hours=3), "hour"))
+
+
+@pytest.mark.parametrize("token", ["x", "-1", "1" * 10, "٣.x", "2." + "0" * 17])
+async def test_a_token_that_is_none_is_refused(queries: Queries, token: str) -> None:
+    server = Direct(queries, AsyncMock())
+
+    with pytest.raises(InvalidRequestError):
+        await server.QueryCosts(pb.QueryCostsRequest(page_token=token), 1.0)
 
 
 async def exported(queries: Queries, form: str) -> str:
@@ -264,6 +379,10 @@ def test_opencosts_clients_are_understood_as_it_understands_them() -> None:
     assert asked_for(window="1769904000,1772323200") == february
     with pytest.raises(ValueError, match="step must be"):
         asked_for(window="9d", step="3d")
+    assert asked_for(window="9d", includeIdle="true", filter="").filters == {}
+    for other in ("filter", "filterLabels", "filterNodes"):
+        with pytest.raises(ValueError, match=f"{other} is not understood"):
+            asked_for(window="9d", **{other: 'namespace:"a"'})
 
 
 async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts_their_token(
@@ -299,3 +418,23 @@ async def test_opencosts_clients_are_answered_in_its_shape_if_kubernetes_accepts
         assert (await get("/healthz", {"Authorization": ""}))[0] == 200
         reviews.away = True
         assert (await get("/allocation", {"Authorization": "Bearer other"}))[0] == 503
+
+
+async def test_an_export_that_breaks_off_is_never_taken_for_a_whole_one(queries: Queries) -> None:
+    """With HTTP/1.0, as many proxies speak it, a quiet end of the connection is the end of the file."""
+
+    class Breaking(Exports):
+        async def pieces(self, question: CostQuestion, form: str) -> AsyncIterator[str]:
+            yield "start,end\n"
+            raise UnavailableError("the database is away")
+
+    http = CostHttp(queries, Breaking(queries, "cluster"), None, ("127.0.0.1", 0, None), queries._clock)
+    async with http, aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with session.get(f"http://127.0.0.1:{http.port}/export/costs.csv") as answer:
+                await answer.read()
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+        writer.write(b"GET /export/costs.csv HTTP/1.0\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()

@@ -321,6 +321,6 @@ def test_a_pod_that_is_seen_before_its_node_is_placed_when_the_node_is_seen() ->
 
     tracker.observe_node(a_kube_node(**{"nvidia.com_gpu": "1"}), START_NS)
     pending = tracker.drain()
-    tracker.give_back(pending)
+    tracker.give_back(pending, START_NS)
 
     assert [change.interval.pod_uid for change in tracker.drain().pods] == ["early"]

@@ -13,6 +13,7 @@ from gpuloom.placement.fit import Fit, fit
 from gpuloom.placement.gangs.gang import NOT_TOGETHER, DomainWish, GangPlan, GangRefusal, plan_gang
 from gpuloom.placement.gangs.sites import Member, Site, completed
 from tests.effort import examples
+from tests.unit.placement.builders import MEMORY_MIB, a_card, a_node, a_share
 from tests.unit.placement.gangs.builders import a_member, a_site, a_tenant, tainted
 
 RACK = "example.com/rack"
@@ -110,6 +111,14 @@ def test_a_required_domain_takes_all_or_refuses() -> None:
     assert two.domain == "r2"
     assert isinstance(three, GangRefusal)
     assert RACK in three.reason
+
+
+def test_shares_of_little_memory_find_room_on_cards_that_have_little_left() -> None:
+    (site,) = racks(("r1", 1))
+    site = replace(site, view=a_node(a_card(0, 1000, MEMORY_MIB // 10), name=site.name))
+    members = [a_member(f"m{i}", 0, a_share(400, 100)) for i in range(2)]
+
+    assert isinstance(planned(members, [site], DomainWish(RACK)), GangPlan)
 
 
 def test_a_preferred_domain_gives_way_to_the_fewest_domains() -> None:

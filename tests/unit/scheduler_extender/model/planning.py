@@ -23,6 +23,7 @@ from services.scheduler_extender.core.gangs.index import planned
 from services.scheduler_extender.core.gangs.membership import gang_of
 from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.planning.gangs import GangLoop, GangParts
+from services.scheduler_extender.planning.gathering import GatheringLoop, GatheringParts
 from services.scheduler_extender.planning.preemptions import Mode, PreemptionLoop, PreemptionParts
 from services.scheduler_extender.planning.promises import Promises
 from services.scheduler_extender.planning.reservations import ReservationLoop, ReservationParts
@@ -63,6 +64,8 @@ def as_planned_for(pod: JsonObject) -> JsonObject:
         labels[LABEL_GANG] = "g"
         sizes = {ANNOTATION_GANG_SIZE: str(len(GANG)), ANNOTATION_GANG_TIMEOUT: str(TIMEOUT_S)}
         metadata["annotations"] = {**metadata.get("annotations", {}), **sizes}
+        # It has waited for long: as soon as it has no places something is kept for it.
+        metadata["creationTimestamp"] = "2025-12-31T00:00:00Z"
     elif metadata["name"] == ENTITLED:
         labels["entitled"] = "yes"
     return {**pod, "metadata": {**metadata, "labels": labels}}
@@ -93,7 +96,14 @@ class Planning:
         parts = PreemptionParts(
             self, ledger, book, promises, self.board, self, self, _NoBudgets(), gangs, Mode.ON, 0.0
         )
-        self._turns = [gangs, ReservationLoop(reservations, clock), PreemptionLoop(parts, clock)]
+        preemptions = PreemptionLoop(parts, clock)
+        gathering = GatheringParts(self, ledger, book, promises, self, gangs, preemptions.tenants, TIMEOUT_S)
+        self._turns = [
+            gangs,
+            GatheringLoop(gathering, clock),
+            ReservationLoop(reservations, clock),
+            preemptions,
+        ]
 
     async def turn(self) -> None:
         for loop in self._turns:

@@ -7,14 +7,12 @@ from datetime import datetime
 
 import orjson
 
-from gpuloom.codec.hold import hold_from_object, hold_to_object
 from gpuloom.errors import ConflictError, NotAllowedError, NotFoundError, UnavailableError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.client import PodBinding
-from gpuloom.kube.errors import AlreadyExistsError
 from gpuloom.kube.objects import JsonObject, uid_of
 from gpuloom.kube.parse import format_time
-from gpuloom.model.ledger import Hold
+from gpuloom.model.gpu import Gpu, GpuHealth
 from gpuloom.model.node import PodRef
 from gpuloom.names import (
     ANNOTATION_CHECKPOINT_REQUESTED,
@@ -36,6 +34,7 @@ from services.scheduler_extender.core.verbs.wire import BindCall
 from services.scheduler_extender.holds.holding import Holding
 from services.scheduler_extender.inquiries.decisions import DecisionLog
 from services.scheduler_extender.planning.gangs import GangLoop, GangParts
+from services.scheduler_extender.planning.gathering import GatheringLoop, GatheringParts
 from services.scheduler_extender.planning.preemptions import Mode, PreemptionLoop, PreemptionParts
 from services.scheduler_extender.planning.promises import Promises
 from services.scheduler_extender.planning.sites import SiteBook
@@ -44,47 +43,7 @@ from services.scheduler_extender.state.cluster import ClusterState
 from services.scheduler_extender.verbs.binding import BindContext, Bindings
 from services.scheduler_extender.verbs.verbs import Verbs
 from tests.unit.scheduler_extender.builders import a_gpu, a_pod, gpuloom_share, some_facts
-
-
-class HoldObjects:
-    """GPUHolds in Kubernetes; after `left_before_failure` no more can be made."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, JsonObject] = {}
-        self.left_before_failure: int | None = None
-        self._serial = 0
-
-    async def create(self, hold: Hold, *, timeout_s: float) -> Hold:
-        if hold.name in self.objects:
-            raise AlreadyExistsError(hold.name)
-        if self.left_before_failure is not None:
-            self.left_before_failure -= 1
-            if self.left_before_failure < 0:
-                raise NotAllowedError("no more holds")
-        self._serial += 1
-        made = hold_to_object(hold)
-        made["metadata"] |= {"uid": f"uid-hold-{self._serial}", "resourceVersion": str(self._serial)}
-        self.objects[hold.name] = made
-        return hold_from_object(made)
-
-    async def read(self, name: str) -> Hold:
-        if name not in self.objects:
-            raise NotFoundError(name)
-        return hold_from_object(self.objects[name])
-
-    async def renew(self, hold: Hold, expires: datetime | None, *, timeout_s: float) -> Hold:
-        if hold.name not in self.objects:
-            raise NotFoundError(hold.name)
-        self._serial += 1
-        changed = deepcopy(self.objects[hold.name])
-        changed["spec"]["expiresAt"] = None if expires is None else format_time(expires)
-        changed["metadata"]["resourceVersion"] = str(self._serial)
-        self.objects[hold.name] = changed
-        return hold_from_object(changed)
-
-    async def delete(self, hold: Hold, *, timeout_s: float, at_version: bool = False) -> None:
-        if self.objects.pop(hold.name, None) is None:
-            raise NotFoundError(hold.name)
+from tests.unit.scheduler_extender.planning.hold_objects import HoldObjects
 
 
 @dataclass
@@ -107,6 +66,8 @@ class Kubernetes:
     told: list[tuple[str, str, str]] = field(default_factory=list)
     budgets: list[DisruptionBudget] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    """UUIDs of GPUs that are unhealthy."""
     leaders: list["Leader"] = field(default_factory=list)
     version: int = 0
 
@@ -173,6 +134,10 @@ class Kubernetes:
     def bound(self) -> dict[str, str]:
         found = ((name, pod["spec"].get("nodeName")) for name, pod in self.pods.items())
         return {name: node for name, node in found if node}
+
+    def gpu(self, uuid: str, index: int) -> Gpu:
+        health = GpuHealth.UNHEALTHY if uuid in self.broken else GpuHealth.HEALTHY
+        return a_gpu(uuid, index, health=health)
 
     # What the extender calls.
 
@@ -320,6 +285,18 @@ class Leader:
             clock,
         )
         self.preemptions = self.preempting()
+        self.gathering = GatheringLoop(
+            GatheringParts(
+                kubernetes,
+                ledger,
+                self.book,
+                self.promises,
+                kubernetes,
+                self.gangs,
+                self.preemptions.tenants,
+            ),
+            clock,
+        )
         context = BindContext(ledger, views, DecisionLog(clock), clock, guard=self.guard)
         self.bindings = Bindings(context, kubernetes, kubernetes, 4.0)
         evaluator = Evaluator(DEFAULT_WEIGHTS)
@@ -360,7 +337,7 @@ class Leader:
 
     def hear_facts(self) -> None:
         for name, cards in self.kubernetes.cards.items():
-            gpus = [a_gpu(f"GPU-{name}-{i}", i) for i in range(cards)]
+            gpus = [self.kubernetes.gpu(f"GPU-{name}-{i}", i) for i in range(cards)]
             self.state.observe_facts(f"uid-{name}", some_facts(name, *gpus))
 
     def offered(self, pod: str, without: Sequence[str] = ()) -> list[str]:

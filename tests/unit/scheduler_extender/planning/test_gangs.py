@@ -12,6 +12,7 @@ from gpuloom.runtime.clock import FakeClock
 from services.scheduler_extender.core.gangs.phases import Phase
 from services.scheduler_extender.planning.gangs import MOST_TRIED, TRIED_AGAIN_S
 from services.scheduler_extender.planning.sites import Grounds
+from tests.unit.scheduler_extender.builders import some_facts
 from tests.unit.scheduler_extender.planning.desk import Kubernetes, Leader
 
 
@@ -98,6 +99,27 @@ async def test_a_size_may_come_from_the_owner(clock: FakeClock) -> None:
     await leader.gangs.turn()
 
     assert phases(leader) == {"default/owned": Phase.RESERVED}
+
+
+async def test_a_pod_without_gpus_is_no_member_though_its_template_says_so(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    launcher = kubernetes.create("launcher", gang="a", size=2, node="n1")
+    launcher["spec"]["containers"][0]["resources"] = {}
+    launcher["spec"]["nodeName"] = "n1"
+    kubernetes.put(launcher)
+    workers = kubernetes.gang("a", 2, timeout_s=60)
+    kubernetes.delete(workers[1])
+    await leader.gangs.turn()
+    assert phases(leader) == {"default/a": Phase.INCOMPLETE}
+    await clock.advance(61.0)
+    await leader.gangs.turn()
+    assert kubernetes.evicted == []
+
+    kubernetes.create(workers[1], gang="a", size=2)
+    leader.hear_facts()
+    await leader.gangs.turn()
+
+    assert set((await leader.schedule(*workers)).values()) == {""}
 
 
 async def test_a_reservation_that_fails_half_way_leaves_nothing(clock: FakeClock) -> None:
@@ -228,6 +250,50 @@ async def test_a_place_that_is_not_offered_twice_is_planned_anew(clock: FakeCloc
     (anew,) = leader.offered(names[0])
     assert anew != place
     assert len(kubernetes.holds.objects) == 2
+
+
+@pytest.mark.parametrize("cards", [1, 4], ids=["a card", "the whole node"])
+async def test_a_gang_whose_promised_gpu_breaks_is_planned_anew_at_once(clock: FakeClock, cards: int) -> None:
+    kubernetes, leader = a_cluster(clock, n1=4, n2=4, n3=4)
+    names = kubernetes.gang("a", 8 // cards, cards=cards)
+    await leader.gangs.turn()
+    (place,) = leader.offered(names[0])
+    kubernetes.broken.add(f"GPU-{place}-0")
+    leader.hear_facts()
+
+    await leader.gangs.turn()
+
+    assert set((await leader.schedule(*names)).values()) == {""}
+    assert place not in kubernetes.bound().values() or cards == 1
+
+
+async def test_of_a_gang_that_is_bound_in_part_only_the_pod_whose_gpu_broke_moves(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock, n1=1, n2=1, n3=1, n4=1)
+    names = kubernetes.gang("a", 3)
+    await leader.gangs.turn()
+    await leader.schedule(names[0])
+    (lost,), kept = leader.offered(names[1]), leader.offered(names[2])
+    kubernetes.broken.add(f"GPU-{lost}-0")
+    leader.hear_facts()
+
+    await leader.gangs.turn()
+
+    assert leader.offered(names[2]) == kept
+    assert set((await leader.schedule(*names[1:])).values()) == {""}
+
+
+async def test_places_on_a_node_that_is_not_known_for_a_while_stay(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 8)
+    await leader.gangs.turn()
+    held = dict(kubernetes.holds.objects)
+    leader.state.observe_facts("uid-n1", some_facts("n1", untrusted="its agent is silent"))
+
+    await leader.gangs.turn()
+    leader.hear_facts()
+
+    assert kubernetes.holds.objects == held
+    assert set((await leader.schedule(*names)).values()) == {""}
 
 
 async def test_the_higher_priority_comes_first_then_the_older(clock: FakeClock) -> None:
@@ -461,3 +527,51 @@ async def test_others_run_between_any_two_gangs() -> None:
     await leader.preemptions.turn()
 
     assert max(Counter(looked).values()) <= 3
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["one leader", "a leader is killed"])
+async def test_a_gang_that_has_all_its_pods_does_not_leave_for_one_more(
+    clock: FakeClock, killed: bool
+) -> None:
+    """As a rollout makes one, or somebody who wants more workers than the gang needs."""
+    kubernetes, leader = a_cluster(clock, n1=4)
+    names = kubernetes.gang("a", 4, timeout_s=60)
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    kubernetes.create("more", gang="a", size=4, timeout_s=60)
+    await leader.gangs.turn()
+    if killed:
+        leader.die()
+        leader = Leader(kubernetes, clock)
+    for _ in range(3):
+        await clock.advance(61.0)
+        await leader.gangs.turn()
+
+    assert kubernetes.evicted == []
+    assert phases(leader) == {"default/a": Phase.WAITING}
+    kubernetes.delete(names[0])
+    await leader.released()
+    await leader.gangs.turn()
+    assert await leader.schedule("more") == {"more": ""}
+
+
+async def test_a_pod_too_many_that_is_not_bound_in_time_gives_its_place_back_alone(clock: FakeClock) -> None:
+    kubernetes, leader = a_cluster(clock)
+    names = kubernetes.gang("a", 4, timeout_s=60)
+    await leader.gangs.turn()
+    await leader.schedule(*names)
+    kubernetes.create("more", gang="a", size=4, timeout_s=60)
+    await leader.gangs.turn()
+    assert leader.offered("more")
+
+    await clock.advance(61.0)
+    await leader.gangs.turn()
+
+    assert kubernetes.evicted == []
+    assert leader.offered("more") == []
+    await leader.holding.tidy()
+    assert not kubernetes.holds.objects
+    await clock.advance(31.0)
+    leader.hear_facts()
+    await leader.gangs.turn()
+    assert await leader.schedule("more") == {"more": ""}

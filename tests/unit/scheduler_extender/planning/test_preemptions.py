@@ -65,6 +65,27 @@ async def test_exactly_one_leaves_and_the_preemptor_alone_gets_its_place(clock: 
     assert told == {("high", "Preempting"), (victim, "Preempted")}
 
 
+async def test_a_place_whose_gpu_breaks_is_given_back_and_its_victim_stays(clock: FakeClock) -> None:
+    kubernetes, leader = await a_full_cluster(clock)
+    kubernetes.create("high", priority=100)
+    kubernetes.refuse("high")
+    for name in list(kubernetes.bound()):
+        kubernetes.run(name, checkpoint_grace_seconds="60")
+    await turns(leader)
+    ((hold,),) = (leader.promises.all(),)
+    assert hold.device is not None
+
+    kubernetes.broken.add(hold.device.device.gpu_uuid)
+    leader.hear_facts()
+    await leader.preemptions.turn()
+
+    assert not kubernetes.holds.objects
+    await turns(leader, COOLDOWN_S + 1)
+    assert kubernetes.evicted == []
+    (anew,) = leader.promises.all()
+    assert anew.device != hold.device
+
+
 async def test_nobody_leaves_before_the_pod_has_waited_or_where_it_fits(clock: FakeClock) -> None:
     kubernetes, leader = await a_full_cluster(clock)
     kubernetes.create("high", priority=100)

@@ -109,6 +109,22 @@ async def test_a_used_place_counts_and_is_kept_again_when_its_pod_has_gone(clock
     assert here.leader.free_cards() == 2
 
 
+async def test_what_breaks_while_it_is_kept_is_kept_elsewhere(clock: FakeClock) -> None:
+    kubernetes = Kubernetes({"n1": 2, "n2": 2})
+    here = Reserving(kubernetes, clock, a_reservation(gpus=2, **FOR_TEAM))
+    await here.loop.turn()
+    (node,) = here.written["later"].nodes
+    kubernetes.broken.add(f"GPU-{node}-1")
+    here.leader.hear_facts()
+
+    await here.loop.turn()
+
+    (elsewhere,) = here.written["later"].nodes
+    assert elsewhere != node
+    assert here.written["later"].reserved == 1
+    assert len(kubernetes.holds.objects) == 2
+
+
 async def test_it_survives_a_fail_over_and_is_never_sold_twice(clock: FakeClock) -> None:
     kubernetes = Kubernetes({"n1": 1})
     made = a_reservation(**FOR_TEAM)
