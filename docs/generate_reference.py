@@ -18,8 +18,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from gpuloom.cli.main import PROGRAM, build_app
+from gpuloom.kube.reconciler import Reconciler
 from gpuloom.roster import ROSTER
+from gpuloom.runtime.clock import SystemClock
 from gpuloom.runtime.config import REQUIRED, Setting, settings_of
+from gpuloom.runtime.heartbeat import Heartbeat
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference"
@@ -33,6 +36,9 @@ _KINDS = {
     "PlainCounter": "counter, without `_total`",
     "Summary": "summary",
 }
+_LOOP = re.compile(r'\bReconciler\(\s*"(\w+)"')
+_NOTHING: Any = None
+"""A loop that only tells its metrics observes nothing."""
 _METRIC = re.compile(r"[a-z_:][a-z0-9_:]*", re.IGNORECASE)
 _SERVICE_FIELD, _METHOD_FIELD = 6, 2
 """Numbers of fields of descriptors, by which protoc says what a comment is about."""
@@ -171,20 +177,24 @@ def _declared(path: Path) -> Iterator[str]:
 
 
 def _put_together(folder: Path, declared: str) -> Iterator[str]:
-    """Those of the classes of modules `metrics` whose names are not written out in one piece."""
+    """Those whose names are not written out in one piece: of modules `metrics`, of loops, of processes."""
+    registry = CollectorRegistry()
     for path in folder.rglob("metrics.py"):
         module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for made in vars(module).values():
             own = isinstance(made, type) and made.__module__ == module.__name__ and "__init__" in vars(made)
-            if not own or list(inspect.signature(made.__init__).parameters) != ["self", "registry"]:
-                continue
-            registry = CollectorRegistry()
-            made(registry)
-            # The library tells names of labels nowhere else.
-            for metric in registry._collector_to_names:  # noqa: SLF001
-                if isinstance(metric, MetricWrapperBase) and not _is_declared(metric._name, declared):  # noqa: SLF001
-                    labels = ", ".join(f"`{label}`" for label in metric._labelnames)  # noqa: SLF001
-                    yield f"| `{metric._name}` | {metric._type} | {labels} | {_cell(metric._documentation)} |"  # noqa: SLF001
+            if own and list(inspect.signature(made.__init__).parameters) == ["self", "registry"]:
+                made(registry)
+    for path in folder.rglob("*.py"):
+        for loop in _LOOP.findall(path.read_text(encoding="utf-8")):
+            Reconciler(loop, _NOTHING, _NOTHING, SystemClock(), registry)
+    if folder.parent.name == "services":
+        Heartbeat(folder.name, SystemClock(), registry)
+    # The library tells names of labels nowhere else.
+    for metric in registry._collector_to_names:  # noqa: SLF001
+        if isinstance(metric, MetricWrapperBase) and not _is_declared(metric._name, declared):  # noqa: SLF001
+            labels = ", ".join(f"`{label}`" for label in metric._labelnames)  # noqa: SLF001
+            yield f"| `{metric._name}` | {metric._type} | {labels} | {_cell(metric._documentation)} |"  # noqa: SLF001
 
 
 def _is_declared(name: str, rows: str) -> bool:

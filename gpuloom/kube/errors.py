@@ -50,6 +50,14 @@ class DisruptionBudgetError(TooManyRequestsError):
     """An eviction would break a PodDisruptionBudget; nothing was done."""
 
 
+class RetryLaterError(UnavailableError):
+    """The server failed (5xx) and says when to come back; whether it acted is not known."""
+
+    def __init__(self, text: str, retry_after_s: float) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
 class LeadershipLostError(NotReadyError):
     """The lease could not be renewed in time, or another holds it; the work was stopped."""
 
@@ -72,6 +80,8 @@ def error_from_status(
     """The error for an answer that is not a success; `status` may be empty when the body was no Status."""
     reason = str(status.get("reason") or "")
     text = _text(call, code, reason, str(status.get("message") or ""))
+    if retry_after_s is None:
+        retry_after_s = _told_in(status)
     if code == 429:
         return _too_many_requests(text, status, retry_after_s)
     if code == 409:
@@ -79,8 +89,13 @@ def error_from_status(
     if code == 422 and _is_of_namesake(status):
         return ConflictError(text)
     if code >= 500:
-        return DeadlineError(text) if code == 504 else UnavailableError(text)
+        return _server_failed(text, code, retry_after_s)
     return _BY_CODE.get(code, InvalidRequestError)(text)
+
+
+def retry_after_s(error: Exception) -> float | None:
+    """When the server wants to be asked again, if it says so."""
+    return error.retry_after_s if isinstance(error, TooManyRequestsError | RetryLaterError) else None
 
 
 _BY_CODE: dict[int, type[GpuloomError]] = {
@@ -100,16 +115,23 @@ def _is_of_namesake(status: dict[str, Any]) -> bool:
 def _too_many_requests(
     text: str, status: dict[str, Any], retry_after_s: float | None
 ) -> TooManyRequestsError:
-    details = status.get("details")
-    details = details if isinstance(details, dict) else {}
-    told_s = details.get("retryAfterSeconds")
-    if retry_after_s is None and isinstance(told_s, int | float) and told_s > 0:
-        retry_after_s = float(told_s)
     # API priority and fairness answers 429 as well; only this cause says that a budget is in the way.
     causes = _causes(status)
     if any(isinstance(cause, dict) and cause.get("reason") == "DisruptionBudget" for cause in causes):
         return DisruptionBudgetError(text, retry_after_s)
     return TooManyRequestsError(text, retry_after_s)
+
+
+def _server_failed(text: str, code: int, retry_after_s: float | None) -> GpuloomError:
+    if code == 504:
+        return DeadlineError(text)
+    return UnavailableError(text) if retry_after_s is None else RetryLaterError(text, retry_after_s)
+
+
+def _told_in(status: dict[str, Any]) -> float | None:
+    details = status.get("details")
+    told_s = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    return float(told_s) if isinstance(told_s, int | float) and told_s > 0 else None
 
 
 def _causes(status: dict[str, Any]) -> Sequence[Any]:

@@ -2,8 +2,9 @@
 
 Several workers, but one at a time for each object. A step acts only on a state that is at least as new as
 this loop's own last write of the object, so it never repeats itself on an old picture. A failure is tried
-again after a delay that grows; what can never work waits until the object changes. An error that is none of
-ours ends the loop, and with it the process, which Kubernetes starts again.
+again after a delay that grows, and not before the time that the server names; what can never work waits
+until the object changes. An error that is none of ours ends the loop, and with it the process, which
+Kubernetes starts again.
 
 Whoever takes over goes through everything, the newest first and behind whatever changes meanwhile: a new
 object does not wait until thousands were found to be as they should.
@@ -19,12 +20,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gpuloom.errors import ConflictError, GpuloomError, InvalidRequestError
 from gpuloom.kube.cache import Change
+from gpuloom.kube.errors import retry_after_s
 from gpuloom.kube.objects import JsonObject, ObjectKey, is_older_version, key_of, resource_version_of, uid_of
 from gpuloom.kube.work_queue import WorkQueue
 from gpuloom.runtime.backoff import Backoff
 from gpuloom.runtime.clock import Clock, deadline
 
 _log = logging.getLogger(__name__)
+
+_LONGEST_TOLD_S = 60.0
+"""No server keeps us from an object for longer, whatever it says."""
 
 _BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -179,7 +184,8 @@ class Reconciler:
             self.queue.add_after(key, step.again_after_s)
 
     def _try_again(self, key: ObjectKey, error: Exception, result: str) -> None:
-        delay_s = self.queue.add_after_failure(key)
+        told_s = min(retry_after_s(error) or 0.0, _LONGEST_TOLD_S)
+        delay_s = self.queue.add_after_failure(key, told_s)
         self._metrics.steps.labels(result).inc()
         fields = {"loop": self._name, "object": _shown(key), "delay_s": round(delay_s, 1)}
         _log.warning("step failed, trying again", extra={**fields, "error": str(error) or "timed out"})

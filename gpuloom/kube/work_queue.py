@@ -43,6 +43,8 @@ class WorkQueue:
         self._again: set[ObjectKey] = set()
         """Added while they were worked on."""
         self._later: dict[ObjectKey, float] = {}
+        self._held_until_s: dict[ObjectKey, float] = {}
+        """Not before that, whatever changes; each has its plan in `_later`."""
         self._timers: list[tuple[float, int, ObjectKey]] = []
         self._order = itertools.count()
         self._backoffs: dict[ObjectKey, Backoff] = {}
@@ -59,11 +61,15 @@ class WorkQueue:
         return len(self._due) + len(self._behind) + len(self._active)
 
     def add(self, key: ObjectKey) -> None:
-        """As soon as a worker is free; what was planned for later is then done now."""
-        self._later.pop(key, None)
+        """As soon as a worker is free and it is not held; what was planned for later is then done now."""
         if key in self._active:
+            self._later.pop(key, None)
             self._again.add(key)
             return
+        if self._is_held(key):
+            self.add_after(key, self._held_until_s[key] - self._clock.monotonic())
+            return
+        self._later.pop(key, None)
         self._behind.pop(key, None)
         if key not in self._due and self._is_full():
             self._overflowed = True
@@ -92,10 +98,15 @@ class WorkQueue:
             heapq.heappush(self._timers, (due_s, next(self._order), key))
         self._changed.set()
 
-    def add_after_failure(self, key: ObjectKey) -> float:
-        """After a delay that grows with each failure in a row, and differs; returns the delay."""
-        delay_s = self._backoffs.setdefault(key, self._new_backoff()).next_delay_s()
+    def add_after_failure(self, key: ObjectKey, at_least_s: float = 0.0) -> float:
+        """After a delay that grows with each failure in a row, and differs; returns the delay.
+
+        `at_least_s` comes on top, and though the key is added meanwhile it waits for that.
+        """
+        delay_s = at_least_s + self._backoffs.setdefault(key, self._new_backoff()).next_delay_s()
         self.add_after(key, delay_s)
+        if at_least_s > 0 and key in self._later:
+            self._held_until_s[key] = self._clock.monotonic() + at_least_s
         return delay_s
 
     def forget_failures(self, key: ObjectKey) -> None:
@@ -124,6 +135,13 @@ class WorkQueue:
         key = next(iter(waiting))
         del waiting[key]
         return key
+
+    def _is_held(self, key: ObjectKey) -> bool:
+        until_s = self._held_until_s.get(key)
+        if until_s is None or until_s > self._clock.monotonic():
+            return until_s is not None
+        del self._held_until_s[key]
+        return False
 
     def _is_full(self) -> bool:
         return len(self._due) + len(self._behind) + len(self._later) >= self._capacity

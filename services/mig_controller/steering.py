@@ -6,8 +6,8 @@ one for a while after it was asked.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gpuloom.errors import DeadlineError, GpuloomError, NotFoundError, NotReadyError, UnavailableError
 from gpuloom.kube.objects import JsonObject
@@ -18,6 +18,7 @@ from services.mig_controller.core.steering import (
     NODE_HOLD,
     SETTLED,
     Steer,
+    Want,
     busy_nodes,
     config_of,
     steers,
@@ -65,7 +66,7 @@ class Steering:
         self._options = options
         self._asked: dict[str, _Asked] = {}
         self._rests_until_s: dict[str, float] = {}
-        self._wanted_since_s: dict[str, float] = {}
+        self._wanted_since_s: dict[Want, float] = {}
 
     async def take_over(self, facts: Sequence[NodeFacts]) -> None:
         """Go on with nodes that were asked about before, and let go of what else was held.
@@ -94,12 +95,13 @@ class Steering:
             await self._follow(entry)
         demand = unmet_demand(pods, facts)
         now_s = self._clock.monotonic()
-        self._wanted_since_s = {p: self._wanted_since_s.get(p, now_s) for p in demand}
+        self._wanted_since_s = {want: self._wanted_since_s.get(want, now_s) for want in demand}
+        nodes = {node.state.node_name: node for node in facts}
         due = {
-            profile: count
-            for profile, count in demand.items()
-            if now_s - self._wanted_since_s[profile] >= self._options.delay_s
-            and not any(entry.steer.config == self._config_of(profile) for entry in self._asked.values())
+            want: count
+            for want, count in demand.items()
+            if now_s - self._wanted_since_s[want] >= self._options.delay_s
+            and not any(self._is_for(entry.steer, want, nodes) for entry in self._asked.values())
         }
         self._rests_until_s = {n: s for n, s in self._rests_until_s.items() if s > now_s}
         out = self._asked.keys() | self._rests_until_s.keys()
@@ -180,8 +182,13 @@ class Steering:
         except NotFoundError:
             return "", ""
 
-    def _config_of(self, profile: str) -> str:
-        return config_of(profile, self._options.format_, self._options.off)
+    def _is_for(self, steer: Steer, want: Want, nodes: Mapping[str, NodeFacts]) -> bool:
+        """Whether what is under way may serve it. A node that restarts is cordoned, tainted or gone."""
+        config = config_of(want.profile, self._options.format_, self._options.off)
+        node = nodes.get(steer.node_name)
+        if steer.config != config or node is None:
+            return steer.config == config
+        return want.takes(replace(node, place=replace(node.place, taints=(), unschedulable=False)))
 
     async def _let_go(self, steer: Steer) -> None:
         try:

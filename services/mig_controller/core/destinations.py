@@ -31,14 +31,16 @@ class Destination:
 ANYWHERE = Destination()
 
 
-def destination_of(pod: JsonObject) -> Destination | None:
-    """None if it can't be read."""
+def destination_of(pod: JsonObject, untold: tuple[str, ...] = DESCRIPTIVE_LABELS) -> Destination | None:
+    """None if it can't be read. `untold`: what labels begin with of which nothing is known."""
     try:
         read = schedulable_pod(dict(pod))
     except InvalidRequestError:
         return None
-    selector = tuple(sorted((key, value) for key, value in read.node_selector.items() if _is_told(key)))
-    return Destination(selector, _told_terms(read.required_terms), read.tolerations)
+    selector = tuple(
+        sorted((key, value) for key, value in read.node_selector.items() if not key.startswith(untold))
+    )
+    return Destination(selector, _told_terms(read.required_terms, untold), read.tolerations)
 
 
 @lru_cache(maxsize=2048)
@@ -58,18 +60,14 @@ def _admits(destination: Destination, node_name: str, place: NodePlace) -> bool:
     )
 
 
-def _told_terms(terms: tuple[NodeTerm, ...] | None) -> tuple[NodeTerm, ...] | None:
+def _told_terms(terms: tuple[NodeTerm, ...] | None, untold: tuple[str, ...]) -> tuple[NodeTerm, ...] | None:
     if terms is None:
         return None
     told = []
     for term in terms:
-        left = NodeTerm(tuple(one for one in term.expressions if _is_told(one.key)), term.fields)
+        left = NodeTerm(tuple(one for one in term.expressions if not one.key.startswith(untold)), term.fields)
         if left != term and not (left.expressions or left.fields):
             # An empty term matches nothing; one of which nothing is told may match any node.
             return None
         told.append(left)
     return tuple(told)
-
-
-def _is_told(label: str) -> bool:
-    return not label.startswith(DESCRIPTIVE_LABELS)

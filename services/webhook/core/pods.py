@@ -108,7 +108,8 @@ class Surroundings:
 
 
 def is_gpu_pod(pod: Mapping[str, Any]) -> bool:
-    return any(_is_gpu(name) for container in _containers(pod) for name in _limits(container))
+    """Init containers and sidecars count, as they do for the scheduler."""
+    return any(_is_gpu(name) for container in _every_container(pod) for name in _limits(container))
 
 
 def mutated_pod(pod: Json, namespace: str, policy: PodPolicy, around: Surroundings) -> tuple[Json, list[str]]:
@@ -198,7 +199,7 @@ def _give_plugged(pod: Json, container: Json, resource: str) -> list[str]:
 
 def _limit_shares(pod: Json, mode: SharingMode | None, *, in_namespace: bool, limits_exist: bool) -> None:
     """A pod that asks for a share itself: whether the driver keeps it to that, unless it says so itself."""
-    asked = [str(_limits(one).get(RESOURCE_GPU_MILLI, "")) for one in _containers(pod)]
+    asked = [str(_limits(one).get(RESOURCE_GPU_MILLI, "")) for one in _every_container(pod)]
     is_share = any(milli.isdecimal() and 0 < int(milli) < MILLI_PER_GPU for milli in asked)
     if not is_share or _word(pod, ANNOTATION_MIG_PROFILE) or mode is SharingMode.MIG:
         return
@@ -276,14 +277,13 @@ def _replace_gpu(container: Json, resources: Mapping[str, str]) -> None:
 
 def _deliver_by_environment(pod: Json) -> None:
     """What a pod of ours needs on nodes without NRI: NVIDIA's runtime, and its own GPUs by their names."""
-    asking = [one for one in _containers(pod) if any(name in _limits(one) for name in _OURS)]
+    asking = [one for one in _every_container(pod) if any(name in _limits(one) for name in _OURS)]
     if len(asking) != 1 or sees_only_its_allocation(pod, asking[0]["name"]):
         return
     pod["spec"].setdefault("runtimeClassName", RUNTIME_CLASS)
-    for kind in ("initContainers", "containers"):
-        for container in _containers(pod, kind):
-            env = [one for one in container.get("env") or [] if one.get("name") != VARIABLE]
-            container["env"] = [*env, _visible(container is asking[0])]
+    for container in _every_container(pod):
+        env = [one for one in container.get("env") or [] if one.get("name") != VARIABLE]
+        container["env"] = [*env, _visible(container is asking[0])]
 
 
 def _visible(is_asking: bool) -> Json:
@@ -319,6 +319,10 @@ def _annotate(pod: Json, annotations: Mapping[str, str]) -> None:
     metadata = pod.setdefault("metadata", {})
     # The user's own word wins.
     metadata["annotations"] = {**annotations, **(metadata.get("annotations") or {})}
+
+
+def _every_container(pod: Mapping[str, Any]) -> list[Json]:
+    return [*_containers(pod, "initContainers"), *_containers(pod)]
 
 
 def _containers(pod: Mapping[str, Any], kind: str = "containers") -> list[Json]:

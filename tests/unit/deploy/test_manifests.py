@@ -14,6 +14,7 @@ import yaml
 
 from gpuloom.roster import ROSTER, Kind, Outside, Service
 from gpuloom.runtime.config import settings_of
+from gpuloom.sim.kubeapi.admission.conditions import conditions_hold
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 CHARTS = DEPLOY / "charts"
@@ -230,3 +231,37 @@ def test_no_manifest_depends_on_the_default_namespace_of_the_product() -> None:
     for path in CHARTS.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.suffix != ".md":
             assert not re.search(r"gpuloom-system", path.read_text(encoding="utf-8")), path
+
+
+@pytest.mark.parametrize(
+    ("spec", "comes"),
+    [
+        ({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}, True),
+        ({"containers": [{}], "initContainers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}, True),
+        (
+            {
+                "containers": [{}],
+                "initContainers": [
+                    {"restartPolicy": "Always", "resources": {"limits": {"gpuloom.dev/gpu-milli": "500"}}}
+                ],
+            },
+            True,
+        ),
+        ({"containers": [{"resources": {"limits": {"cpu": "1"}}}], "initContainers": [{}]}, False),
+        ({"containers": [{}]}, False),
+    ],
+)
+def test_pods_of_which_any_container_asks_for_gpus_come_to_the_webhook_and_no_others(
+    spec: Object, comes: bool
+) -> None:
+    webhooks = [
+        one
+        for document in documents("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for one in document["webhooks"]
+        if one["rules"][0]["resources"] == ["pods"]
+    ]
+
+    assert len(webhooks) == 2
+    assert [conditions_hold(one["matchConditions"], {"object": {"spec": spec}}) for one in webhooks] == [
+        comes
+    ] * 2

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from gpuloom.cli.main import build_app
+from gpuloom.roster import ROSTER
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
@@ -108,6 +109,16 @@ def test_the_metrics_that_published_dashboards_ask_for_are_in_the_reference() ->
 
     assert "`controller_reconcile_errors` | counter, without `_total` |" in text
     assert "`controller_reconcile_duration` | histogram |" in text
+
+
+def test_metrics_of_loops_and_processes_are_in_the_reference_under_the_names_they_have() -> None:
+    text = (ROOT / "docs/reference/metrics.md").read_text()
+
+    for loop in ("discovery_writer", "controller_workloads"):
+        assert f"| `gpuloom_{loop}_steps` | counter | `result` |" in text
+        assert f"| `gpuloom_{loop}_step_duration_seconds` | histogram |" in text
+        assert f"| `gpuloom_{loop}_queue_depth` | gauge |" in text
+    assert {f"gpuloom_{row.name}_event_loop_lag_seconds" for row in ROSTER} <= set(_LISTED.findall(text))
 
 
 def test_every_alert_has_a_runbook_and_no_runbook_is_for_nothing() -> None:

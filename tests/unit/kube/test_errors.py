@@ -19,6 +19,7 @@ from gpuloom.kube.errors import (
     GoneError,
     TooManyRequestsError,
     error_from_status,
+    retry_after_s,
 )
 
 CALL = Call("patch", "pods", "ns/p")
@@ -56,6 +57,16 @@ def test_only_a_budget_cause_makes_it_a_disruption_budget_error() -> None:
 
     assert isinstance(error, DisruptionBudgetError)
     assert error.retry_after_s == 10.0
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_a_server_that_says_when_to_come_back_is_heard(code: int) -> None:
+    in_header = error_from_status(CALL, code, {}, 7.0)
+    in_status = error_from_status(CALL, code, {"details": {"retryAfterSeconds": 5}})
+
+    assert (retry_after_s(in_header), retry_after_s(in_status)) == (7.0, 5.0)
+    assert retry_after_s(error_from_status(CALL, code, {})) is None
+    assert isinstance(in_header, TooManyRequestsError if code == 429 else UnavailableError)
 
 
 def test_an_answer_without_a_status_still_says_what_failed() -> None:

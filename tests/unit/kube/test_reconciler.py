@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from gpuloom.errors import ConflictError, InvalidRequestError, UnavailableError
 from gpuloom.kube.cache import Change
+from gpuloom.kube.errors import Call, error_from_status
 from gpuloom.kube.objects import JsonObject, ObjectKey
 from gpuloom.kube.reconciler import Reconciler, ReconcilerOptions, Step
 from gpuloom.runtime.clock import FakeClock, settle
@@ -143,6 +144,26 @@ async def test_a_failure_is_tried_again_later_without_any_event(error: Exception
         await cluster.clock.advance(1.0)
 
     assert (at_once, len(cluster.steps)) == (1, 2)
+
+
+@pytest.mark.parametrize(("told_s", "waits_s"), [(20.0, 20.0), (3600.0, 60.0)])
+@pytest.mark.parametrize("code", [429, 503])
+async def test_nothing_is_tried_before_the_time_that_the_server_names_whatever_changes(
+    code: int, told_s: float, waits_s: float
+) -> None:
+    cluster = Cluster(an_object(1))
+    cluster.answers = [error_from_status(Call("patch", "pods", "ns/a"), code, {}, told_s)]
+
+    async with running(cluster):
+        await cluster.clock.advance(waits_s / 2)
+        cluster.show(an_object(2))
+        await cluster.clock.advance(waits_s / 2 - 1.0)
+        early = len(cluster.steps)
+        await cluster.clock.advance(2.0)
+        cluster.show(an_object(3))
+        await settle()
+
+    assert (early, cluster.versions) == (1, ["1", "2", "3"])
 
 
 async def test_what_only_a_change_can_mend_waits_for_it() -> None:

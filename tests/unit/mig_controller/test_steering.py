@@ -12,7 +12,7 @@ from gpuloom.model.gpu import DeviceRef, Gpu, GpuHealth
 from gpuloom.model.ledger import Hold
 from gpuloom.model.mig import MigInstance, MigPlacement
 from gpuloom.model.node import Delivery, Holder, HolderSource, NodeMode, NodeState, PodRef
-from gpuloom.model.snapshot import NodeFacts, NodePlace
+from gpuloom.model.snapshot import NodeFacts, NodePlace, Taint
 from gpuloom.runtime.clock import FakeClock
 from services.mig_controller.core.intents import stray_holds
 from services.mig_controller.core.steering import busy_nodes
@@ -89,12 +89,13 @@ def a_node(name: str, *instances: MigPlacement, gpus: int = 1, cut: bool = False
     return replace(NodeFacts(state), **more)
 
 
-def a_waiting_pod(name: str, resource: str, count: int = 1, node: str = "") -> dict[str, Any]:
+def a_waiting_pod(name: str, resource: str, count: int = 1, node: str = "", **spec: Any) -> dict[str, Any]:
     limits = {"limits": {resource: str(count)}}
     return {
         "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
         "spec": {"containers": [{"name": "main", "resources": limits}]}
-        | ({"nodeName": node} if node else {}),
+        | ({"nodeName": node} if node else {})
+        | spec,
         "status": {"phase": "Pending"},
     }
 
@@ -159,6 +160,86 @@ async def test_a_free_slice_is_left_to_the_device_plugin() -> None:
     await after_a_while(a_steering(world, clock), clock, [SMALL], [cut, a_node("n2")])
 
     assert world.labels == {}
+
+
+TEAM_A = NodePlace(labels=(("team", "a"),))
+TAINTED = NodePlace(taints=(Taint("team", "a", "NoSchedule"),))
+PRODUCT = NodePlace(labels=(("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB-MIG-2g.10gb"),))
+OF_B = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "team", "operator": "In", "values": ["b"]}]}]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "spec"),
+    [
+        (TEAM_A, {"nodeSelector": {"team": "b"}}),
+        (TEAM_A, {"affinity": {"nodeAffinity": OF_B}}),
+        (TAINTED, {}),
+        (PRODUCT, {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}),
+    ],
+)
+async def test_a_node_that_the_waiting_pods_can_not_use_is_neither_cut_nor_counted(
+    place: NodePlace, spec: dict[str, Any]
+) -> None:
+    world, clock = World(), FakeClock()
+    pods = [a_waiting_pod("small", "nvidia.com/mig-1g.5gb", **spec)]
+    free = MigPlacement(0, "1g.5gb")
+    theirs = NodePlace(labels=(("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"), ("team", "b")))
+
+    await after_a_while(a_steering(world, clock), clock, pods, [a_node("n1", place=place)])
+    alone = dict(world.labels)
+    cut, idle = a_node("n1", free, place=place), a_node("n2", place=theirs)
+    await after_a_while(a_steering(world, clock), clock, pods, [cut, idle])
+
+    assert alone == {}
+    assert world.labels.keys() == {"n2"}
+
+
+@pytest.mark.parametrize(
+    ("place", "spec"),
+    [
+        (TEAM_A, {"nodeSelector": {"team": "a"}}),
+        (TAINTED, {"tolerations": [{"key": "team", "operator": "Exists"}]}),
+        (PRODUCT, {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}}),
+        (PRODUCT, {"nodeSelector": {"nvidia.com/mig.config": "all-1g.5gb"}}),
+    ],
+)
+async def test_a_node_that_the_waiting_pods_can_use_once_it_is_cut_so_is_asked_about(
+    place: NodePlace, spec: dict[str, Any]
+) -> None:
+    world, clock = World(), FakeClock()
+    pods = [a_waiting_pod("small", "nvidia.com/mig-1g.5gb", **spec)]
+
+    await after_a_while(a_steering(world, clock), clock, pods, [a_node("n1", place=place)])
+
+    assert world.labels.keys() == {"n1"}
+
+
+async def test_pods_that_can_not_use_the_node_that_is_being_cut_get_another_and_no_others_do() -> None:
+    world, clock = World(), FakeClock()
+    steering = a_steering(world, clock)
+    nodes = [
+        a_node("n1", place=TEAM_A),
+        a_node("n2", place=TEAM_A),
+        a_node("n3", place=NodePlace(labels=(("team", "b"),))),
+    ]
+    of_a = [
+        a_waiting_pod(f"a{index}", "nvidia.com/mig-1g.5gb", nodeSelector={"team": "a"}) for index in (1, 2)
+    ]
+    of_b = a_waiting_pod("b", "nvidia.com/mig-1g.5gb", nodeSelector={"team": "b"})
+
+    await after_a_while(steering, clock, [SMALL, *of_a, of_b], nodes)
+    restarting = NodePlace(
+        labels=TEAM_A.labels,
+        taints=(Taint("node.kubernetes.io/not-ready", "", "NoSchedule"),),
+        unschedulable=True,
+    )
+    await steering.step([SMALL, *of_a, of_b], [a_node("n1", place=restarting), *nodes[1:]])
+
+    assert world.labels.keys() == {"n1", "n3"}
 
 
 async def test_a_node_that_anybody_may_use_is_left_alone() -> None:

@@ -288,6 +288,22 @@ def test_a_gpu_pod_that_names_no_scheduler_gets_ours(given_name: str | None, res
     assert changed["spec"]["schedulerName"] == result
 
 
+@pytest.mark.parametrize("restart", [{}, {"restartPolicy": "Always"}])
+def test_gpus_that_only_an_init_container_asks_for_count(restart: dict[str, str]) -> None:
+    pod = a_pod({"cpu": "1"})
+    limits = {"limits": {"gpuloom.dev/gpu-milli": "500"}}
+    pod["spec"]["initContainers"] = [{"name": "first", "resources": limits, **restart}]
+    known = around(ON, offers=Offers(shares=True, by_environment=True))
+    by_nri = around(ON)
+
+    changed, _ = mutated_pod(pod, "team", PodPolicy(scheduler_name="ours"), known)
+    limited, _ = mutated_pod(pod, "team", PodPolicy(), by_nri)
+
+    assert changed["spec"]["schedulerName"] == "ours"
+    assert sees_only_its_allocation(changed, "first")
+    assert limited["metadata"]["annotations"] == {"gpuloom.dev/enforcement": "mps"}
+
+
 WORDS = st.sampled_from(
     ["enabled", "disabled", "mig", "mps", "timeslicing", "true", "false", "1g.5gb", "", "x"]
 )
