@@ -159,6 +159,20 @@ async def test_what_is_seen_is_in_the_address_and_the_theme_is_kept(chromium: st
         assert await page.locator("html").get_attribute("data-theme") == "dark"
 
 
+@pytest.mark.parametrize(("system", "chosen", "painted"), [("dark", "", "dark"), ("dark", "light", "light")])
+async def test_the_first_paint_has_the_theme_already(
+    chromium: str, hostile: Served, system: str, chosen: str, painted: str
+) -> None:
+    async with a_browser(chromium) as browser, a_page(browser, theme=system) as seen:
+        # Modules run after the first paint: here they never do.
+        await seen.page.route("**/static/app.js", lambda route: route.abort())
+        await seen.page.add_init_script(f"localStorage.setItem('gpuloom-theme', '{chosen}')")
+
+        await seen.page.goto(hostile.url)
+
+        assert await seen.page.locator("html").get_attribute("data-theme") == painted
+
+
 async def test_the_heat_map_shows_what_changes(chromium: str, hostile: Served) -> None:
     async with a_browser(chromium) as browser, a_page(browser) as seen:
         page = await opened(seen, hostile.url)

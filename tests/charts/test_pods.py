@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.charts.test_rendering import container, only, preset
-from tests.cluster.helm import CHARTS, Document, Helm
+from tests.cluster.helm import CHARTS, Document, Helm, set_values
 
 pytestmark = pytest.mark.real
 
@@ -71,6 +71,26 @@ def test_the_autoscaler_keeps_its_clouds_beside_variables_of_yours(helm: Helm) -
     sources = container(documents, "gpuloom-autoscaler")["envFrom"]
     assert {"secretRef": {"name": "aws"}} in sources
     assert {"configMapRef": {"name": "gpuloom-autoscaling-clouds", "optional": True}} in sources
+
+
+@pytest.mark.parametrize("service", ["autoscaler", "controller", "console"])
+def test_whoever_asks_prometheus_takes_its_credentials_from_a_secret(helm: Helm, service: str) -> None:
+    secret = {"name": "reader", "tokenKey": "token", "caKey": "ca.crt"}
+    values = {f"{service}.options.prometheusSecret.{key}": value for key, value in secret.items()}
+
+    documents = helm.render(
+        "gpuloom", *set_values({**values, f"{service}.settings.GPULOOM_LOG_LEVEL": "debug"})
+    )
+
+    pod = only(documents, "Deployment", f"gpuloom-{service}")["spec"]["template"]["spec"]
+    told = {one["name"]: one.get("value") for one in container(documents, f"gpuloom-{service}")["env"]}
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "prometheus")
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "prometheus")
+    assert volume["secret"]["secretName"] == "reader"
+    assert told["GPULOOM_PROMETHEUS_TOKEN_FILE"] == f"{mount['mountPath']}/token"
+    assert told["GPULOOM_PROMETHEUS_CA_FILE"] == f"{mount['mountPath']}/ca.crt"
+    assert "GPULOOM_PROMETHEUS_PASSWORD_FILE" not in told
+    assert told["GPULOOM_LOG_LEVEL"] == "debug"
 
 
 def test_a_variable_that_is_said_twice_is_told_once_as_you_say_it(helm: Helm, tmp_path: Path) -> None:

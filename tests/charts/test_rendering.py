@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gpuloom.roster import ROSTER, Kind
-from tests.cluster.helm import CHARTS, ROOT, Document, Helm, HelmError
+from tests.cluster.helm import CHARTS, ROOT, Document, Helm, HelmError, set_values
 
 pytestmark = pytest.mark.real
 
@@ -324,6 +324,18 @@ def test_gpu_pods_are_given_to_our_scheduler_only_where_it_is_a_second_one(helm:
         assert setting not in settings_of(alone, f"gpuloom-{service}")
     with pytest.raises(HelmError, match=r"global\.scheduler\.second"):
         helm.render("gpuloom", "--set", "scheduler.enabled=false")
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_without_agents_nothing_is_made_in_their_namespace(helm: Helm, enabled: str) -> None:
+    documents = helm.render(
+        "gpuloom", *set_values({"node-agent.enabled": enabled, "monitoring.enabled": "true"})
+    )
+
+    there = {one["metadata"].get("namespace") for one in documents}
+    assert ("gpuloom-system-agents" in there) == (enabled == "true")
+    # Nor is a certificate meant for there.
+    assert ("gpuloom-system-agents" in yaml.safe_dump_all(documents)) == (enabled == "true")
 
 
 def test_a_controller_of_one_namespace_has_rights_there_alone(helm: Helm) -> None:

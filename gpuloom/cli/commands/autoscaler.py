@@ -16,7 +16,7 @@ from gpuloom.cli.connection.endpoints import (
     ask,
     find_endpoint,
 )
-from gpuloom.cli.output.forms import Output, OutputOption, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow, show
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.model.autoscaling import (
     AutoscalerStanding,
@@ -51,14 +51,18 @@ def register(app: typer.Typer) -> None:
 def status(
     autoscaler: AutoscalerOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show policies and node claims. Exits 3 if the autoscaler can't be reached."""
     from gpuloom.clients.autoscaler import standing  # noqa: PLC0415 - brings gRPC along
 
-    found = _asked(autoscaler, directory, lambda channel: standing(channel, timeout))
-    _show(found, output, status_lines(found))
+    def found() -> tuple[Any, Iterator[str]]:
+        now = _asked(autoscaler, directory, lambda channel: standing(channel, timeout))
+        return now, status_lines(now, wide=output is Output.WIDE)
+
+    follow(found, output, watch=watch)
 
 
 def plan(
@@ -78,14 +82,18 @@ def history(
     limit: _Limit = 20,
     autoscaler: AutoscalerOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show what was bought and drained lately, newest first."""
     from gpuloom.clients.autoscaler import actions  # noqa: PLC0415 - brings gRPC along
 
-    found = _asked(autoscaler, directory, lambda channel: actions(channel, limit, timeout))
-    _show(found, output, history_lines(found))
+    def found() -> tuple[Any, Iterator[str]]:
+        now = _asked(autoscaler, directory, lambda channel: actions(channel, limit, timeout))
+        return now, history_lines(now, wide=output is Output.WIDE)
+
+    follow(found, output, watch=watch)
 
 
 def policy(
@@ -104,18 +112,22 @@ def policy(
 def inference(
     autoscaler: AutoscalerOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show how inference services are scaled, what was measured, and why they stand so."""
     from gpuloom.clients.autoscaler import inference as asked  # noqa: PLC0415 - brings gRPC along
 
-    found = _asked(autoscaler, directory, lambda channel: asked(channel, timeout))
-    _show(found, output, inference_lines(found))
+    def found() -> tuple[Any, Iterator[str]]:
+        now = _asked(autoscaler, directory, lambda channel: asked(channel, timeout))
+        return now, inference_lines(now, wide=output is Output.WIDE)
+
+    follow(found, output, watch=watch)
 
 
-def status_lines(found: AutoscalerStanding) -> Iterator[str]:
-    header = ("POLICY", "PROVIDER", "READY", "DESIRED", "MAX", "PENDING", "UTIL", "MESSAGE")
+def status_lines(found: AutoscalerStanding, *, wide: bool = False) -> Iterator[str]:
+    header = ("POLICY", "PROVIDER", "READY", "DESIRED", "MAX", "PENDING", "UTIL", "PREDICTED", "MESSAGE")
     rows = [
         (
             one.name,
@@ -125,13 +137,15 @@ def status_lines(found: AutoscalerStanding) -> Iterator[str]:
             str(one.max_nodes),
             str(one.pending_pods),
             _percent(one.utilization),
+            _percent(one.predicted_utilization),
             one.message,
         )
         for one in found.policies
     ]
-    yield from table_lines([header, *rows], right=("READY", "DESIRED", "MAX", "PENDING", "UTIL"))
+    right = ("READY", "DESIRED", "MAX", "PENDING", "UTIL", "PREDICTED")
+    yield from table_lines([header, *rows], right, () if wide else ("PREDICTED",))
     yield ""
-    titles = ("CLAIM", "POOL", "TYPE", "ZONE", "TIER", "GPUS", "STATE", "NODE", "USD/H", "AGE")
+    titles = ("CLAIM", "POOL", "TYPE", "ZONE", "TIER", "GPUS", "STATE", "NODE", "USD/H", "AGE", "MESSAGE")
     claims = [
         (
             one.name,
@@ -144,11 +158,12 @@ def status_lines(found: AutoscalerStanding) -> Iterator[str]:
             one.node_name or "-",
             _usd(one.nano_usd_per_hour),
             _age(one.requested),
+            one.message or "-",
         )
         for one in found.claims
         if one.state != "Gone"
     ]
-    yield from table_lines([titles, *claims], right=("GPUS", "USD/H", "AGE"))
+    yield from table_lines([titles, *claims], ("GPUS", "USD/H", "AGE"), () if wide else ("MESSAGE",))
     yield f"interruptions per spot node in 24 h: {found.interruption_rate:.0%}"
 
 
@@ -179,8 +194,8 @@ def plan_lines(found: Sequence[PolicyPlan]) -> Iterator[str]:
             yield f"  scale down {one.drained_claim or 'nothing'}: {one.scale_down_reason}"
 
 
-def history_lines(found: Sequence[ScalingRecord]) -> Iterator[str]:
-    header = ("TIME", "POLICY", "ACTION", "POOL", "NODES", "USD/H", "REASON")
+def history_lines(found: Sequence[ScalingRecord], *, wide: bool = False) -> Iterator[str]:
+    header = ("TIME", "POLICY", "ACTION", "POOL", "NODES", "USD/H", "CLAIMS", "REASON")
     rows = [
         (
             one.time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -189,11 +204,12 @@ def history_lines(found: Sequence[ScalingRecord]) -> Iterator[str]:
             one.pool,
             str(one.count),
             _usd(one.nano_usd_per_hour),
+            ", ".join(one.claims) or "-",
             one.reason,
         )
         for one in found
     ]
-    yield from table_lines([header, *rows], right=("NODES", "USD/H"))
+    yield from table_lines([header, *rows], ("NODES", "USD/H"), () if wide else ("CLAIMS",))
 
 
 def policy_lines(found: Sequence[PolicyStanding]) -> Iterator[str]:
@@ -217,8 +233,10 @@ def policy_lines(found: Sequence[PolicyStanding]) -> Iterator[str]:
     yield from table_lines([header, *rows], right=("NODES", "MIN", "MAX", "PRIORITY", "UP IN", "DOWN IN"))
 
 
-def inference_lines(found: Sequence[InferenceStanding]) -> Iterator[str]:
-    header = ("POLICY", "TARGET", "MODE", "MIN", "MAX", "NOW", "READY", "DESIRED", "METRICS", "MESSAGE")
+def inference_lines(found: Sequence[InferenceStanding], *, wide: bool = False) -> Iterator[str]:
+    extra = ("STARTING", "COLD-START", "LAST-SCALE")
+    right = ("MIN", "MAX", "NOW", "READY", "DESIRED")
+    header = ("POLICY", "TARGET", "MODE", *right, "METRICS", *extra, "MESSAGE")
     rows = [
         (
             f"{one.namespace}/{one.name}",
@@ -230,11 +248,14 @@ def inference_lines(found: Sequence[InferenceStanding]) -> Iterator[str]:
             str(one.ready_replicas),
             _count(one.desired_replicas),
             ", ".join(f"{name} {_number(value)}/{target:g}" for name, target, value in one.metrics) or "-",
+            str(one.starting_replicas),
+            "-" if one.cold_start_s is None else f"{one.cold_start_s:.0f}s",
+            "-" if one.last_scale is None else f"{_age(one.last_scale)} ago",
             one.message,
         )
         for one in found
     ]
-    yield from table_lines([header, *rows], right=("MIN", "MAX", "NOW", "READY", "DESIRED"))
+    yield from table_lines([header, *rows], right, () if wide else extra)
 
 
 def _count(number: int | None) -> str:

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuloom.cli.connection.endpoints import DEFAULT_TIMEOUT_S, DirectoryOption, TimeoutOption
 from gpuloom.cli.connection.kube import ContextOption, KubeconfigOption, find_access
 from gpuloom.cli.output import exits
-from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, rendered, repeat
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of
@@ -71,13 +71,12 @@ def events(  # noqa: PLR0913, PLR0917 - every one is an option
         raise InvalidRequestError(f"--for is KIND/NAME, as pod/train-0, not {exits.one_line(about)}")
     access = find_access(kubeconfig, context, directory)
 
-    def answer() -> str:
-        found = asyncio.run(_read(access, namespace, timeout))
-        rows = event_rows(found, about, warnings_only=warnings)[-most:]
-        now = datetime.now(UTC)
-        return rendered(output, {"events": [asdict(row) for row in rows]}, lambda: event_lines(rows, now))
+    def found() -> tuple[Any, Iterable[str]]:
+        listed = asyncio.run(_read(access, namespace, timeout))
+        rows = event_rows(listed, about, warnings_only=warnings)[-most:]
+        return {"events": [asdict(row) for row in rows]}, event_lines(rows, datetime.now(UTC))
 
-    repeat(answer, watch)
+    follow(found, output, watch=watch)
     raise typer.Exit(exits.FINE)
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from gpuloom.cli.connection.endpoints import (
     find_endpoint,
 )
 from gpuloom.cli.output import exits
-from gpuloom.cli.output.forms import Output, OutputOption, is_document, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow, is_document, show
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.gpu import SharingMode
@@ -25,7 +25,7 @@ from gpuloom.model.sharing import MigStage
 
 _MAX_DIGITS = 9
 _HEADER = (
-    *("NODE", "GPU", "MODEL", "STATE", "SHARED", "LAYOUT"),
+    *("NODE", "GPU", "UUID", "MODEL", "STATE", "SHARED", "LAYOUT"),
     *("SLICE", "START", "SLICE-STATE", "OWNER", "NOTE"),
 )
 
@@ -52,11 +52,12 @@ def about() -> None:
     """How GPUs of gpuloom nodes are cut into MIG slices."""
 
 
-def list_cards(
+def list_cards(  # noqa: PLR0913, PLR0917 - every one is an option
     node: _Node = "",
     show_all: _All = False,
     mig: _Mig = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -67,12 +68,15 @@ def list_cards(
     endpoint = find_endpoint("mig_controller", mig, directory, os.environ)
     from gpuloom.clients import mig as client  # noqa: PLC0415 - brings gRPC along
 
-    found = ask(endpoint, lambda channel: client.list_cards(channel, timeout))
-    cards = tuple(
-        card for card in found.cards if node in ("", card.node_name) and (show_all or _is_divided(card))
-    )
-    shown = MigCards(cards, found.waiting)
-    show(output, shown, lambda: card_lines(shown))
+    def found() -> tuple[Any, Iterator[str]]:
+        listed = ask(endpoint, lambda channel: client.list_cards(channel, timeout))
+        cards = tuple(
+            card for card in listed.cards if node in ("", card.node_name) and (show_all or _is_divided(card))
+        )
+        shown = MigCards(cards, listed.waiting)
+        return shown, card_lines(shown, wide=output is Output.WIDE)
+
+    follow(found, output, watch=watch)
     raise typer.Exit(exits.FINE)
 
 
@@ -131,10 +135,10 @@ def demand_of(texts: list[str]) -> dict[str, int]:
     return demand
 
 
-def card_lines(found: MigCards) -> Iterator[str]:
+def card_lines(found: MigCards, *, wide: bool = False) -> Iterator[str]:
     rows = [cells for card in found.cards for cells in _cells(card)]
     if rows:
-        yield from table_lines([_HEADER, *rows], right=("GPU", "START"))
+        yield from table_lines([_HEADER, *rows], right=("GPU", "START"), without=() if wide else ("UUID",))
     else:
         yield "no GPU of a gpuloom node is cut"
     if found.waiting:
@@ -200,7 +204,8 @@ def _moves_text(found: PlannedFit) -> str:
 
 def _cells(card: MigCard) -> Iterator[tuple[str, ...]]:
     shared = card.sharing.value if _is_shared(card) else "-"
-    head = (card.node_name, str(card.index), card.model, card.stage.value, shared, layout_text(card))
+    gpu = (str(card.index), card.gpu_uuid, card.model)
+    head = (card.node_name, *gpu, card.stage.value, shared, layout_text(card))
     note = exits.one_line(card.note) if card.note else ""
     for number, tenant in enumerate(card.tenants):
         first = head if number == 0 else ("",) * len(head)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from gpuloom.cli.connection.endpoints import (
     find_endpoint,
 )
 from gpuloom.cli.output import exits
-from gpuloom.cli.output.forms import Output, OutputOption, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow, show
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.cli.scheduling.explain import parse_pod
 from gpuloom.errors import InvalidRequestError
@@ -26,7 +26,8 @@ from gpuloom.model.optimization import PodWaste, Recommendation, WasteReport
 
 OptimizerOption = Annotated[str, address_option("optimizer")]
 
-_COLUMNS = ("POD", "SCORE", "GPU-UTIL", "NOW", "RECOMMENDED", "SAVING/MONTH", "CONFIDENCE")
+_WIDE = ("CLASS", "OWNER", "REASON")
+_COLUMNS = ("POD", "SCORE", "GPU-UTIL", "NOW", "RECOMMENDED", "SAVING/MONTH", "CONFIDENCE", *_WIDE)
 _NUMBERS = ("SCORE", "GPU-UTIL", "SAVING/MONTH", "CONFIDENCE")
 _UNKNOWN = "-"
 
@@ -35,11 +36,12 @@ def register(app: typer.Typer) -> None:
     app.command("optimize", short_help="Show pods that waste GPU time, and what to change.")(optimize)
 
 
-def optimize(
+def optimize(  # noqa: PLR0913, PLR0917 - every one is an option
     pod: Annotated[str, typer.Option("--pod", metavar="NAMESPACE/NAME", help="Only this pod, in full.")] = "",
     yaml: Annotated[bool, typer.Option("--yaml", help="With --pod: print the change itself.")] = False,
     optimizer: OptimizerOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -51,6 +53,8 @@ def optimize(
     """
     if yaml and not pod:
         raise InvalidRequestError("--yaml needs --pod")
+    if watch and pod:
+        raise InvalidRequestError("--watch is for all pods, without --pod")
     endpoint = find_endpoint("optimizer", optimizer, directory, os.environ)
     from gpuloom.clients import optimizer as client  # noqa: PLC0415 - brings gRPC along
 
@@ -58,23 +62,28 @@ def optimize(
         found = ask(endpoint, lambda channel: client.recommend(channel, parse_pod(pod), timeout))
         _show_one(found, yaml, output)
         raise typer.Exit(exits.FINE if found.yaml or found.applied else exits.NO)
-    report = ask(endpoint, lambda channel: client.waste(channel, timeout_s=timeout))
-    document = {**asdict(report), "pods": [_document(each) for each in report.pods]}
-    show(output, document, lambda: report_lines(report))
+
+    def found_now() -> tuple[Any, Iterator[str]]:
+        report = ask(endpoint, lambda channel: client.waste(channel, timeout_s=timeout))
+        document = {**asdict(report), "pods": [_document(each) for each in report.pods]}
+        return document, report_lines(report, wide=output is Output.WIDE)
+
+    follow(found_now, output, watch=watch)
 
 
-def report_lines(report: WasteReport) -> Iterator[str]:
+def report_lines(report: WasteReport, *, wide: bool = False) -> Iterator[str]:
     if report.problem:
         yield report.problem
     elif not report.pods:
         yield f"no waste found; {report.observed_pods} pods are observed"
     else:
-        yield from table_lines([_COLUMNS, *map(_cells, report.pods)], right=_NUMBERS)
+        rows = [_COLUMNS, *map(_cells, report.pods)]
+        yield from table_lines(rows, right=_NUMBERS, without=() if wide else _WIDE)
 
 
 def recommendation_lines(found: Recommendation) -> Iterator[str]:
     waste = found.waste
-    yield from table_lines([_COLUMNS, _cells(waste)], right=_NUMBERS)
+    yield from table_lines([_COLUMNS, _cells(waste)], right=_NUMBERS, without=_WIDE)
     parts = waste.parts
     yield ""
     yield f"{waste.pod} ({waste.workload_class}): {waste.reason}"
@@ -113,6 +122,9 @@ def _cells(waste: PodWaste) -> tuple[str, ...]:
         waste.recommended or _UNKNOWN,
         _UNKNOWN if waste.saving_nano_usd is None else _money(waste.saving_nano_usd),
         f"{waste.confidence:.0%}" if waste.recommended else _UNKNOWN,
+        waste.workload_class.value,
+        waste.owner or _UNKNOWN,
+        exits.one_line(waste.reason) if waste.reason else _UNKNOWN,
     )
 
 

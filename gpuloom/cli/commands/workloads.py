@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from gpuloom.cli.connection.endpoints import (
     find_endpoint,
 )
 from gpuloom.cli.output import exits
-from gpuloom.cli.output.forms import Output, OutputOption, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.model.workload_row import WorkloadRow
 
@@ -28,9 +28,12 @@ _HEADER = (
     "STRATEGY",
     "PHASE",
     "NODE",
+    "JOB",
+    "CREATED",
     "RETRIES",
     "MESSAGE",
 )
+_WIDE = ("JOB", "CREATED")
 
 _Namespace = Annotated[
     str, typer.Option("-n", "--namespace", help="Only of this namespace. Default: of all.")
@@ -48,6 +51,7 @@ def workloads(
     namespace: _Namespace = "",
     controller: _Controller = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -58,17 +62,21 @@ def workloads(
     endpoint = find_endpoint("controller", controller, directory, os.environ)
     from gpuloom.clients.controller import list_workloads  # noqa: PLC0415 - brings gRPC along
 
-    rows, total = ask(endpoint, lambda channel: list_workloads(channel, namespace, timeout))
-    show(output, {"workloads": rows, "total": total}, lambda: workload_lines(rows, total))
+    def found() -> tuple[Any, Iterator[str]]:
+        rows, total = ask(endpoint, lambda channel: list_workloads(channel, namespace, timeout))
+        lines = workload_lines(rows, total, wide=output is Output.WIDE)
+        return {"workloads": rows, "total": total}, lines
+
+    follow(found, output, watch=watch)
     raise typer.Exit(exits.FINE)
 
 
-def workload_lines(rows: Sequence[WorkloadRow], total: int) -> Iterator[str]:
+def workload_lines(rows: Sequence[WorkloadRow], total: int, *, wide: bool = False) -> Iterator[str]:
     if not rows:
         yield "no GPUWorkloads"
         return
     cells = [_cells(row) for row in rows]
-    yield from table_lines([_HEADER, *cells], right=("GPUS", "RETRIES"))
+    yield from table_lines([_HEADER, *cells], right=("GPUS", "RETRIES"), without=() if wide else _WIDE)
     if total > len(rows):
         yield f"{total - len(rows)} more; choose a namespace with -n"
 
@@ -83,6 +91,8 @@ def _cells(row: WorkloadRow) -> tuple[str, ...]:
         row.strategy,
         row.phase or "-",
         row.node or "-",
+        row.job or "-",
+        row.created or "-",
         str(row.retries),
         exits.one_line(row.message),
     )

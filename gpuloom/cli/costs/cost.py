@@ -14,12 +14,13 @@ from gpuloom.cli.connection.endpoints import (
     DEFAULT_TIMEOUT_S,
     CostOption,
     DirectoryOption,
+    Endpoint,
     TimeoutOption,
     ask,
     find_endpoint,
 )
 from gpuloom.cli.output import exits
-from gpuloom.cli.output.forms import Output, OutputOption, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.cost import (
@@ -82,6 +83,7 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     ] = None,
     address: CostOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -89,29 +91,48 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
 
     Exits 0, or 3 if the cost engine can't be reached. `budgets` exits 1 if one is exceeded.
     """
+    if watch and export is not None:
+        raise InvalidRequestError("--watch and --export exclude each other")
     endpoint = find_endpoint("cost_engine", address, directory, os.environ)
-    start, end = parse_window(window, datetime.now(UTC))
-    question = CostQuestion(start, end, step.value, tuple(by or ("namespace",)), _filters(only or ()))
+
+    def question() -> CostQuestion:
+        start, end = parse_window(window, datetime.now(UTC))
+        return CostQuestion(start, end, step.value, tuple(by or ("namespace",)), _filters(only or ()))
+
     if export is not None:
-        ask(endpoint, lambda channel: _export(channel, question, export))
+        ask(endpoint, lambda channel: _export(channel, question(), export))
         raise typer.Exit(exits.FINE)
+    exceeded = False
+
+    def found() -> tuple[Any, Iterator[str]]:
+        nonlocal exceeded
+        answer, lines = _answer(endpoint, show, question(), timeout)
+        exceeded = show is Show.BUDGETS and any(report.state == "Exceeded" for report in answer)
+        return _document(answer), lines
+
+    follow(found, output, watch=watch)
+    raise typer.Exit(exits.NO if exceeded else exits.FINE)
+
+
+def _answer(
+    endpoint: Endpoint, what: Show, question: CostQuestion, timeout_s: float
+) -> tuple[Any, Iterator[str]]:
     from gpuloom.clients import cost as client  # noqa: PLC0415 - brings gRPC along
 
-    match show:
+    match what:
         case Show.COSTS:
-            answer = ask(endpoint, lambda channel: client.query_costs(channel, question, timeout))
-            _tell(output, answer, cost_lines(answer, question))
+            answer = ask(endpoint, lambda channel: client.query_costs(channel, question, timeout_s))
+            return answer, cost_lines(answer, question)
         case Show.SAVINGS:
-            saved = ask(endpoint, lambda channel: client.savings(channel, start, end, timeout))
-            _tell(output, saved, savings_lines(saved))
+            start, end = question.start, question.end
+            saved = ask(endpoint, lambda channel: client.savings(channel, start, end, timeout_s))
+            return saved, savings_lines(saved)
         case Show.PRICES:
-            listed = ask(endpoint, lambda channel: client.list_prices(channel, timeout_s=timeout))
-            _tell(output, listed, price_lines(listed))
+            listed = ask(endpoint, lambda channel: client.list_prices(channel, timeout_s=timeout_s))
+            return listed, price_lines(listed)
         case Show.BUDGETS:
-            reports = ask(endpoint, lambda channel: client.list_budgets(channel, timeout))
-            _tell(output, reports, budget_lines(reports))
-            exceeded = any(report.state == "Exceeded" for report in reports)
-            raise typer.Exit(exits.NO if exceeded else exits.FINE)
+            reports = ask(endpoint, lambda channel: client.list_budgets(channel, timeout_s))
+            return reports, budget_lines(reports)
 
 
 def parse_window(text: str, now: datetime) -> tuple[datetime, datetime]:
@@ -239,6 +260,5 @@ async def _export(channel: "RpcChannel", question: CostQuestion, form: Export) -
         typer.echo(piece, nl=False)
 
 
-def _tell(output: Output, document: Any, lines: Iterator[str]) -> None:
-    body = [asdict(one) for one in document] if isinstance(document, tuple) else asdict(document)
-    show(output, body, lambda: lines)
+def _document(answer: Any) -> Any:
+    return [asdict(one) for one in answer] if isinstance(answer, tuple) else asdict(answer)

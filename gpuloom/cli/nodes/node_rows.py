@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from gpuloom.catalog import load_catalog
 from gpuloom.model.gpu import MILLI_PER_GPU, DeviceRef, Gpu, GpuHealth
 from gpuloom.model.snapshot import NodeFacts
+from gpuloom.model.topology import PcieLevel, Topology
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`problems` says what keeps the node, or a part of it, from being used; `closed` counts GPUs."""
+    """`problems` says what keeps the node, or a part of it, from being used; `closed` counts GPUs.
+
+    `delivery` is how containers get their devices, `links` the best and the worst between two of its GPUs.
+    """
 
     node: str
     mode: str
@@ -28,6 +32,12 @@ class NodeRow:
     trusted: bool
     closed: int = 0
     problems: tuple[str, ...] = ()
+    delivery: str = ""
+    links: str = ""
+    instance_type: str = ""
+    zone: str = ""
+    rack: str = ""
+    capacity_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,28 @@ def node_row(facts: NodeFacts) -> NodeRow:
         trusted=facts.trusted,
         closed=len(facts.closed_gpus),
         problems=(*unhealthy_texts(facts), *closed_texts(facts)),
+        delivery=state.delivery.value,
+        links=links_text(state.topology),
+        instance_type=facts.place.instance_type,
+        zone=facts.place.zone,
+        rack=facts.place.rack,
+        capacity_type=facts.place.capacity_type,
     )
+
+
+def links_text(topology: Topology | None) -> str:
+    """As NV12, NV12 to SYS, or NVSwitch; empty if there are none, or nobody knows."""
+    if topology is None or not topology.pcie:
+        return ""
+    if topology.nvswitch:
+        return "NVSwitch"
+    pairs = sorted(zip(topology.nvlinks, topology.pcie, strict=True))
+    worst, best = (_link_text(*pair) for pair in (pairs[0], pairs[-1]))
+    return best if best == worst else f"{best} to {worst}"
+
+
+def _link_text(nvlinks: int, level: PcieLevel) -> str:
+    return f"NV{nvlinks}" if nvlinks else level.name if level else "?"
 
 
 def totals_of(rows: Iterable[NodeRow]) -> Totals:

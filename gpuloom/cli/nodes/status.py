@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -16,12 +17,13 @@ from gpuloom.cli.connection.endpoints import (
     read_cluster,
 )
 from gpuloom.cli.nodes.node_rows import NodeRow, Totals, node_row, totals_of
-from gpuloom.cli.output.forms import Output, OutputOption, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow
 from gpuloom.cli.output.tables import table_lines
 
 _MIB_PER_GIB = 1024
 _UNKNOWN = "-"
-_COLUMNS = ("NODE", "MODE", "MODEL", "GPUS", "ALLOCATED", "UTIL", "MEMORY", "HEALTH")
+_WIDE = ("DEVICES-BY", "LINKS", "INSTANCE-TYPE", "ZONE", "RACK", "CAPACITY")
+_COLUMNS = ("NODE", "MODE", "MODEL", "GPUS", "ALLOCATED", "UTIL", "MEMORY", "HEALTH", *_WIDE)
 _NUMBERS = ("GPUS", "ALLOCATED", "UTIL", "MEMORY")
 
 
@@ -32,6 +34,7 @@ def register(app: typer.Typer) -> None:
 def status(
     discovery: DiscoveryOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -39,17 +42,23 @@ def status(
 
     Exits 0, or 3 if discovery can't be reached.
     """
-    snapshot = read_cluster(find_endpoint("discovery", discovery, directory, os.environ), timeout)
-    rows = sorted((node_row(facts) for facts in snapshot.nodes.values()), key=lambda row: row.node)
-    totals = totals_of(rows)
-    document = {"nodes": [asdict(row) for row in rows], "totals": asdict(totals)}
-    show(output, document, lambda: [*status_lines(rows, totals), *problem_lines(rows)])
+    endpoint = find_endpoint("discovery", discovery, directory, os.environ)
+
+    def found() -> tuple[Any, list[str]]:
+        nodes = read_cluster(endpoint, timeout).nodes.values()
+        rows = sorted(map(node_row, nodes), key=lambda row: row.node)
+        totals = totals_of(rows)
+        document = {"nodes": [asdict(row) for row in rows], "totals": asdict(totals)}
+        lines = status_lines(rows, totals, wide=output is Output.WIDE)
+        return document, [*lines, *problem_lines(rows)]
+
+    follow(found, output, watch=watch)
 
 
-def status_lines(rows: list[NodeRow], totals: Totals) -> Iterator[str]:
+def status_lines(rows: list[NodeRow], totals: Totals, *, wide: bool = False) -> Iterator[str]:
     """The header, a line per node, and the totals."""
     cells = [_COLUMNS, *(_cells(row) for row in rows), _total_cells(totals)]
-    return table_lines(cells, right=_NUMBERS)
+    return table_lines(cells, right=_NUMBERS, without=() if wide else _WIDE)
 
 
 def _cells(row: NodeRow) -> tuple[str, ...]:
@@ -62,6 +71,12 @@ def _cells(row: NodeRow) -> tuple[str, ...]:
         _percent(row.utilization_ratio),
         _memory(row.memory_used_mib, row.memory_mib),
         _health(row),
+        row.delivery,
+        row.links or _UNKNOWN,
+        row.instance_type or _UNKNOWN,
+        row.zone or _UNKNOWN,
+        row.rack or _UNKNOWN,
+        row.capacity_type or _UNKNOWN,
     )
 
 
@@ -75,6 +90,7 @@ def _total_cells(totals: Totals) -> tuple[str, ...]:
         _percent(totals.utilization_ratio),
         _memory(totals.memory_used_mib, totals.memory_mib),
         _sum_health(totals),
+        *("" for _ in _WIDE),
     )
 
 

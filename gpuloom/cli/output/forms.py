@@ -51,11 +51,25 @@ def rendered(output: Output, document: Any, lines: Callable[[], Iterable[str]]) 
     return str(yaml.safe_dump(orjson.loads(encoded), sort_keys=False, allow_unicode=True)).rstrip()
 
 
-def repeat(answer: Callable[[], str], watch: bool, interval_s: float = WATCH_INTERVAL_S) -> None:
-    """Once, or again and again until interrupted. On a terminal each answer replaces the one before."""
+def follow(find: Callable[[], tuple[Any, Iterable[str]]], output: Output, *, watch: bool) -> None:
+    """Show what is found, as a document or as lines; with `watch` find and show it again and again."""
+
+    def answer() -> str:
+        document, lines = find()
+        return rendered(output, document, lambda: lines)
+
+    repeat(answer, watch, before="---\n" if output is Output.YAML else "")
+
+
+def repeat(answer: Callable[[], str], watch: bool, before: str = "") -> None:
+    """Once, or again and again until interrupted; then `before` stands before each answer.
+
+    On a terminal each answer replaces the one before; a pipe gets them one after the other.
+    """
     while True:
         text = answer()
-        typer.echo(f"{_CLEAR}{text}" if watch and sys.stdout.isatty() else text)
         if not watch:
+            typer.echo(text)
             return
-        time.sleep(interval_s)
+        typer.echo(f"{_CLEAR if sys.stdout.isatty() else ''}{before}{text}")
+        time.sleep(WATCH_INTERVAL_S)

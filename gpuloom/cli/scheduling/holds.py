@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from gpuloom.cli.connection.endpoints import (
     ask,
     find_endpoint,
 )
-from gpuloom.cli.output.forms import Output, OutputOption, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.errors import NotFoundError
 from gpuloom.model.allocation import AllocatedDevice
@@ -37,6 +37,7 @@ def holds(
     release: _Release = "",
     extender: ExtenderOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -51,8 +52,12 @@ def holds(
         ask(endpoint, lambda channel: _release(HoldClient(channel, timeout), release))
         typer.echo(f"{release} is over")
         return
-    found = ask(endpoint, lambda channel: HoldClient(channel, timeout).list())
-    show(output, found, lambda: hold_lines(found, datetime.now(UTC)))
+
+    def found() -> tuple[Any, Iterator[str]]:
+        held = ask(endpoint, lambda channel: HoldClient(channel, timeout).list())
+        return held, hold_lines(held, datetime.now(UTC))
+
+    follow(found, output, watch=watch)
 
 
 async def _release(client: "HoldClient", name: str) -> None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from gpuloom.cli.connection.endpoints import (
     ask,
     find_endpoint,
 )
-from gpuloom.cli.output.forms import Output, OutputOption, show
+from gpuloom.cli.output.forms import Output, OutputOption, WatchOption, follow
 from gpuloom.cli.output.tables import table_lines
 from gpuloom.kube.parse import parse_time
 from gpuloom.model.planning import GangReport, ReservationReport, times_problem
@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
 def gangs(
     extender: ExtenderOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -48,8 +49,11 @@ def gangs(
     endpoint = find_endpoint("scheduler_extender", extender, directory, os.environ)
     from gpuloom.clients.planning import PlanClient  # noqa: PLC0415 - brings gRPC along
 
-    found = ask(endpoint, lambda channel: PlanClient(channel, timeout).gangs())
-    _show(found, output, gang_lines(found))
+    def found() -> tuple[Any, Iterator[str]]:
+        gangs = ask(endpoint, lambda channel: PlanClient(channel, timeout).gangs())
+        return list(gangs), gang_lines(gangs, wide=output is Output.WIDE)
+
+    follow(found, output, watch=watch)
 
 
 def create(  # noqa: PLR0913, PLR0917 - each is an option of the command
@@ -100,6 +104,7 @@ def create(  # noqa: PLR0913, PLR0917 - each is an option of the command
 def listed(
     extender: ExtenderOption = "",
     directory: DirectoryOption = Path("run"),
+    watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -110,8 +115,11 @@ def listed(
     endpoint = find_endpoint("scheduler_extender", extender, directory, os.environ)
     from gpuloom.clients.planning import PlanClient  # noqa: PLC0415 - brings gRPC along
 
-    found = ask(endpoint, lambda channel: PlanClient(channel, timeout).reservations())
-    _show(found, output, reservation_lines(found))
+    def found() -> tuple[Any, Iterator[str]]:
+        reserved = ask(endpoint, lambda channel: PlanClient(channel, timeout).reservations())
+        return list(reserved), reservation_lines(reserved, wide=output is Output.WIDE)
+
+    follow(found, output, watch=watch)
 
 
 def delete(
@@ -132,24 +140,26 @@ def delete(
     typer.echo(f"{namespace}/{name} is over")
 
 
-def gang_lines(found: Sequence[GangReport]) -> Iterator[str]:
+def gang_lines(found: Sequence[GangReport], *, wide: bool = False) -> Iterator[str]:
     if not found:
         yield "there are no gangs"
         return
-    rows = [("GANG", "PHASE", "SIZE", "BOUND", "RESERVED", "WAITING", "PRIORITY", "NODES", "REASON")]
+    rows = [("GANG", "PHASE", "SIZE", "BOUND", "RESERVED", "WAITING", "PRIORITY", "NODES", "UNTIL", "REASON")]
     for gang in found:
         counts = gang.size, gang.bound, gang.reserved, gang.waiting, gang.priority
         size, bound, reserved, waiting, priority = map(str, counts)
         nodes = ",".join(gang.nodes) or "-"
-        rows.append((gang.name, gang.phase, size, bound, reserved, waiting, priority, nodes, gang.reason))
-    yield from table_lines(rows)
+        until = _time_text(gang.deadline)
+        cells = size, bound, reserved, waiting, priority, nodes, until
+        rows.append((gang.name, gang.phase, *cells, gang.reason))
+    yield from table_lines(rows, without=() if wide else ("UNTIL",))
 
 
-def reservation_lines(found: Sequence[ReservationReport]) -> Iterator[str]:
+def reservation_lines(found: Sequence[ReservationReport], *, wide: bool = False) -> Iterator[str]:
     if not found:
         yield "nothing is reserved"
         return
-    rows = [("RESERVATION", "STATE", "EACH", "RESERVED", "UNTIL", "FOR", "NODES")]
+    rows = [("RESERVATION", "STATE", "EACH", "RESERVED", "FROM", "UNTIL", "FOR", "NODES")]
     for each in found:
         what = each.mig_profile or each.gpu_model or "GPU"
         labels = ",".join(f"{key}={value}" for key, value in sorted(each.match_labels.items()))
@@ -159,18 +169,17 @@ def reservation_lines(found: Sequence[ReservationReport]) -> Iterator[str]:
                 each.state or "-",
                 f"{each.gpu_count} {what}",
                 f"{each.reserved}/{each.count}",
-                each.end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if each.end else "-",
+                _time_text(each.start),
+                _time_text(each.end),
                 labels or "all pods of the namespace",
                 ",".join(each.nodes) or "-",
             )
         )
-    yield from table_lines(rows)
+    yield from table_lines(rows, without=() if wide else ("FROM",))
 
 
-def _show(
-    found: Sequence[GangReport] | Sequence[ReservationReport], output: Output, lines: Iterator[str]
-) -> None:
-    show(output, list(found), lambda: lines)
+def _time_text(moment: datetime | None) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else "-"
 
 
 def _moment(text: str, option: str) -> datetime | None:

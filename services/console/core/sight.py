@@ -54,14 +54,23 @@ _NAMES = frozenset({"namespace", "name", "pod", "uid", "container", "reason"})
 
 
 def _masked(value: Json, sight: Sight) -> Json:
+    # One pass, and no call for a plain value: this runs on the event loop, for every node of the cluster.
     if isinstance(value, list):
-        return [_masked(one, sight) for one in value]
+        return [_masked(one, sight) if isinstance(one, dict | list) else one for one in value]
     if not isinstance(value, dict):
         return value
     hidden = isinstance(value.get("namespace"), str) and not sight.sees(value["namespace"])
-    kept = {key: _masked(one, sight) for key, one in value.items() if not (hidden and key in _NAMES)}
-    emptied = {key: type(kept[key])() for key in _TEXTS & kept.keys() if kept[key] is not None}
-    return {**kept, **emptied, **({"hidden": True} if hidden else {})}
+    kept: dict[str, Json] = {}
+    for key, one in value.items():
+        if hidden and key in _NAMES:
+            continue
+        if key in _TEXTS:
+            kept[key] = None if one is None else type(one)()
+        else:
+            kept[key] = _masked(one, sight) if isinstance(one, dict | list) else one
+    if hidden:
+        kept["hidden"] = True
+    return kept
 
 
 def namespaces_of(values: Iterable[Json]) -> frozenset[str]:

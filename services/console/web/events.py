@@ -26,6 +26,8 @@ SLOW_S = 15.0
 REVIEW_S = 30.0
 """So often it is asked whether somebody may still look."""
 MOST_ENCODED = 16
+_ALL_EVENT, _ALL = -1, -2
+"""Where no version is: everything as an event, and by itself."""
 BEAT = b"event: beat\ndata: {}\n\n"
 """An event and not a comment, because of comments a page's script is told nothing."""
 
@@ -33,7 +35,7 @@ Review = Callable[[], Awaitable[Viewer | None]]
 
 
 class Encoder:
-    """Events as bytes. Clients that have the same version and see the same share one encoding."""
+    """What goes out as bytes. Clients that have the same version and see the same share one encoding."""
 
     def __init__(self, aggregator: Aggregator) -> None:
         self._aggregator = aggregator
@@ -41,19 +43,25 @@ class Encoder:
 
     def event(self, after: int | None, sight: Sight) -> bytes:
         """What differs from version `after`; None, or one that is too old, gives everything."""
-        state = self._aggregator.state
-        key = (-1 if after is None else after, state.version, sight)
+        return self._once(_ALL_EVENT if after is None else after, sight, lambda: self._event(after, sight))
+
+    def _once(self, what: int, sight: Sight, make: Callable[[], bytes]) -> bytes:
+        key = (what, self._aggregator.state.version, sight)
         found = self._encoded.get(key)
         if found is not None:
             self._encoded.move_to_end(key)
             return found
-        mask = self._aggregator.mask(sight)
-        delta = None if after is None else state.since(after, mask)
-        made = self._full(sight) if delta is None else self._delta(delta)
+        made = make()
         self._encoded[key] = made
         if len(self._encoded) > MOST_ENCODED:
             self._encoded.popitem(last=False)
         return made
+
+    def _event(self, after: int | None, sight: Sight) -> bytes:
+        delta = None
+        if after is not None:
+            delta = self._aggregator.state.since(after, self._aggregator.mask(sight))
+        return self._full(sight) if delta is None else self._delta(delta)
 
     def version(self, number: int) -> str:
         return f"{self._aggregator.epoch}.{number}"
@@ -66,6 +74,9 @@ class Encoder:
         return int(number)
 
     def snapshot(self, sight: Sight) -> bytes:
+        return self._once(_ALL, sight, lambda: self._snapshot(sight))
+
+    def _snapshot(self, sight: Sight) -> bytes:
         state = self._aggregator.state
         body = {"version": self.version(state.version), "sections": state.full(self._aggregator.mask(sight))}
         return orjson.dumps(body)

@@ -12,6 +12,7 @@ from services.console.core.sight import Sight, of_a_namespace
 from services.console.core.state import Items
 from services.console.metrics import ConsoleMetrics
 from services.console.ports import Source
+from services.console.web.events import Encoder
 
 
 class Pods:
@@ -82,3 +83,23 @@ async def test_somebody_with_one_namespace_sees_its_items_alone() -> None:
 
     assert shown["pods"] == {"a": {"namespace": "mine"}}
     assert aggregator.namespaces() == {"mine", "theirs"}
+
+
+async def test_the_whole_is_masked_once_for_all_who_see_the_same_of_a_version() -> None:
+    pods = Pods()
+    pods.items = {"a": {"namespace": "mine"}, "b": {"namespace": "theirs"}}
+    aggregator = an_aggregator(pods.source)
+    await aggregator.ask(pods.source)
+    encoder, mine = Encoder(aggregator), Sight(frozenset({"mine"}))
+
+    first, second = encoder.snapshot(mine), encoder.snapshot(Sight(frozenset({"mine"})))
+    other = encoder.snapshot(Sight(frozenset({"theirs"})))
+    pods.items = {}
+    await aggregator.ask(pods.source)
+    later = encoder.snapshot(mine)
+
+    assert first is second
+    assert b"mine" in first
+    assert b"theirs" in other
+    assert b"mine" not in other
+    assert b"mine" not in later

@@ -48,10 +48,15 @@ then stands for: two services of a release never share a name.
 {{- .Values.serviceAccount.name | default (include "common.fullname" .) -}}
 {{- end -}}
 
-{{/* Agents need more of their host than a restricted namespace allows, so they have one of their own. */}}
+{{/* Agents need more of their host than a restricted namespace allows, so they have one of their own. In a whole without agents
+     nobody makes it, so nothing is made in it. */}}
 {{- define "common.agentNamespace" -}}
 {{- $global := .Values.global | default dict -}}
+{{- if or .Chart.IsRoot $global.agents -}}
 {{- tpl ($global.agentNamespace | default .Release.Namespace) . -}}
+{{- else -}}
+{{- .Release.Namespace -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "common.namespace" -}}

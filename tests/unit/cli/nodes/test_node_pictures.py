@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from gpuloom.cli.nodes import status
-from gpuloom.cli.nodes.node_rows import allocated_milli, node_row, totals_of
+from gpuloom.cli.nodes.node_rows import allocated_milli, links_text, node_row, totals_of
 from gpuloom.cli.nodes.status import problem_lines, status_lines
 from gpuloom.cli.nodes.topology_document import topology_document
 from gpuloom.cli.nodes.topology_picture import mig_bar, node_picture, shape_pictures
@@ -91,6 +91,22 @@ def test_what_keeps_a_node_from_being_used_is_said_below_the_table() -> None:
     ]
     assert "1/2 healthy" in shown([ill])
     assert "untrusted" in shown([untrusted])
+
+
+@pytest.mark.parametrize(
+    ("topology", "text"),
+    [
+        (None, ""),
+        (Topology(1, (), ()), ""),
+        (Topology(2, (PcieLevel.PIX,), (12,)), "NV12"),
+        (Topology(3, (PcieLevel.PIX, PcieLevel.SYS, PcieLevel.SYS), (0, 0, 0)), "PIX to SYS"),
+        (Topology(3, (PcieLevel.PIX, PcieLevel.SYS, PcieLevel.SYS), (4, 0, 0)), "NV4 to SYS"),
+        (Topology(2, (PcieLevel.SYS,), (18,), nvswitch=True), "NVSwitch"),
+        (Topology(2, (PcieLevel.UNKNOWN,), (0,)), "?"),
+    ],
+)
+def test_links_are_told_from_the_best_to_the_worst(topology: Topology | None, text: str) -> None:
+    assert links_text(topology) == text
 
 
 def test_a_closed_gpu_is_counted_though_it_is_healthy() -> None:
