@@ -6,6 +6,7 @@ from decimal import Decimal
 from gpuloom.codec.custom.objects import opened
 from gpuloom.codec.custom.reading import (
     MAX_LABEL,
+    MAX_MESSAGE,
     Fields,
     Json,
     each,
@@ -50,6 +51,7 @@ def cost_budget_status_to_json(status: CostBudgetStatus) -> Json:
         "spend": amount_to_json(status.spend_nano_usd),
         "forecast": amount_to_json(status.forecast_nano_usd),
         "state": status.state,
+        "message": status.message,
     }
 
 
@@ -120,4 +122,5 @@ def _status(fields: Fields) -> CostBudgetStatus:
         spend_nano_usd=fields.get("spend", amount),
         forecast_nano_usd=fields.get("forecast", amount),
         state=fields.get("state", one_of(BudgetState)),
+        message=fields.get("message", text(MAX_MESSAGE)),
     )

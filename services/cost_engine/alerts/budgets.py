@@ -30,6 +30,7 @@ from services.cost_engine.core.budgets import (
     Crossing,
     Spent,
     crossings,
+    enforcement_problem,
     forecast,
     is_outdated,
     label_names,
@@ -73,9 +74,8 @@ class BudgetWriter:
         self._recorder.record(obj, kind, REASON, crossing.text)
 
     async def write_status(self, obj: JsonObject, status: CostBudgetStatus) -> None:
-        wanted = {
-            key: value for key, value in cost_budget_status_to_json(status).items() if value is not None
-        }
+        told = cost_budget_status_to_json(status)
+        wanted = {key: value for key, value in told.items() if value is not None}
         if (obj.get("status") or {}) == wanted:
             return
         name = str(obj["metadata"]["name"])
@@ -83,7 +83,7 @@ class BudgetWriter:
             COST_BUDGETS,
             name,
             None,
-            {"status": wanted},
+            {"status": told},
             resource_version=resource_version_of(obj),
             timeout_s=STATUS_TIMEOUT_S,
         )
@@ -199,7 +199,12 @@ class Budgets:
             crossed=tuple(sorted(known)),
         )
         self._show(standing)
-        status = CostBudgetStatus(spend, standing.forecast.expected, standing.state)
+        status = CostBudgetStatus(
+            spend,
+            standing.forecast.expected,
+            standing.state,
+            enforcement_problem(budget, self._rules.rules),
+        )
         try:
             await self._writer.write_status(obj, status)
         except GpuloomError as error:

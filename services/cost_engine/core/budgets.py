@@ -207,6 +207,19 @@ def verdict_of(standing: BudgetStanding, rules: Sequence[TeamRule], now_ns: int)
     return Verdict(name, action, reason, tuple(_matchers(spec.scope, rules)))
 
 
+def enforcement_problem(budget: CostBudget, rules: Sequence[TeamRule]) -> str | None:
+    """Why its action can't stop all pods that count against it, as far as rules tell."""
+    scope, action = budget.spec.scope, budget.spec.enforcement.action
+    if action is BudgetAction.ALERT or not scope.teams:
+        return None
+    pooled = any(rule.pools and set(rule.teams) & set(scope.teams) for rule in rules)
+    unknown = "name node pools, and where a pod will run is not known before"
+    if any(True for _ in _matchers(scope, rules)):
+        return f"{action} stops no pods by those team rules that {unknown}" if pooled else None
+    why = f"the rules of its teams {unknown}" if pooled else "no team rule gives its teams pods of this scope"
+    return f"{action} stops no pods: {why}"
+
+
 def _matchers(scope: BudgetScope, rules: Sequence[TeamRule]) -> Iterable[PodMatcher]:
     if not scope.teams:
         yield PodMatcher(scope.namespaces, tuple(sorted(scope.labels.items())))

@@ -389,6 +389,30 @@ async def test_pods_that_another_team_pays_for_are_not_stopped(stage: Stage, tmp
     assert elsewhere.verdicts() == []
 
 
+@pytest.mark.parametrize(
+    ("rule", "action", "told"),
+    [
+        ('pools = ["own"]', "block", "block stops no pods: the rules of its teams name node pools"),
+        ('namespaces = ["far"]', "throttle", "throttle stops no pods: no team rule gives its teams pods"),
+        ('namespaces = ["l*"]', "block", None),
+        ('pools = ["own"]', "alert", None),
+    ],
+)
+async def test_the_owner_of_a_budget_is_told_what_its_action_can_not_stop(
+    stage: Stage, tmp_path: Path, rule: str, action: str, told: str | None
+) -> None:
+    rules = tmp_path / "teams.toml"
+    rules.write_text(f"[[rule]]\n{rule}\nteams = {{ a = 1 }}\n")
+    budget = a_budget(100.0, action=action, teams=["a"], namespaces=["lab"])
+
+    await stage.an_engine(budget, rules=rules).look()
+
+    status = stage.outside.status
+    assert status is not None
+    assert (status.message or "")[: len(told or "")] == (told or "")
+    assert (status.message is None) == (told is None)
+
+
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=48), st.integers(1, 400))
 def test_a_forecast_is_never_below_what_was_spent_and_within_its_band(hours: list[int], left: int) -> None:
     start = 495_000 * HOUR_NS
