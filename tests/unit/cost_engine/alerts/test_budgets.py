@@ -14,16 +14,29 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from gpuloom.codec.cost import verdict_to_proto, verdicts_from_proto
+from gpuloom.codec.custom.budget import cost_budget
 from gpuloom.errors import ConflictError, UnavailableError
+from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.resources import COST_BUDGETS
 from gpuloom.model.budget import AlertChannel as ChannelSpec
-from gpuloom.model.budget import AlertSeverity, BudgetAlert, BudgetPeriod, ChannelType, CostBudgetStatus
+from gpuloom.model.budget import (
+    AlertSeverity,
+    BudgetAlert,
+    BudgetPeriod,
+    BudgetState,
+    ChannelType,
+    CostBudgetStatus,
+)
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.config import load_config
+from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
 from gpuloom.v1 import cost_engine_pb2 as pb
-from services.cost_engine.alerts.budgets import MAX_SENDS, SEND_S, Budgets
+from services.cost_engine.alerts.budgets import MAX_SENDS, SEND_S, Budgets, BudgetWriter
 from services.cost_engine.alerts.channels import (
     ConfiguredChannels,
     WebhookChannel,
@@ -50,6 +63,7 @@ from services.cost_engine.ingest.consumer import now_ns
 from services.cost_engine.metrics import CostMetrics
 from services.cost_engine.store import costs
 from services.cost_engine.store.store import CostStore, FactChanges
+from tests.contract.crds.manifests import DEFINITIONS
 from tests.mesh.waiting import until
 
 START = datetime(2026, 6, 20, tzinfo=UTC)
@@ -411,6 +425,26 @@ async def test_the_owner_of_a_budget_is_told_what_its_action_can_not_stop(
     assert status is not None
     assert (status.message or "")[: len(told or "")] == (told or "")
     assert (status.message is None) == (told is None)
+
+
+async def test_what_can_be_done_again_is_no_longer_told_in_a_budgets_status() -> None:
+    told = [
+        CostBudgetStatus(10**9, 2 * 10**9, BudgetState.OK, "block stops no pods"),
+        CostBudgetStatus(10**9, 2 * 10**9, BudgetState.OK),
+    ]
+    budget = a_budget(1.0, action="block", teams=["a"])
+    del budget["metadata"]["resourceVersion"]
+    async with (
+        SimKubeApi(preinstalled=DEFINITIONS.values()) as api,
+        KubeClient(KubeAccess(api.url), SystemClock()) as client,
+    ):
+        await client.create(COST_BUDGETS, budget)
+        writer, found = BudgetWriter(client, EventRecorder(client, "test", "test", SystemClock())), []
+        for status in told:
+            await writer.write_status(await client.get(COST_BUDGETS, "lab"), status)
+            found.append(cost_budget(await client.get(COST_BUDGETS, "lab")).status)
+
+    assert found == told
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=48), st.integers(1, 400))
