@@ -85,6 +85,18 @@ async def test_aws_list_prices_come_in_pages_and_only_machines_with_gpus_count(
     }
 
 
+async def test_a_right_that_aws_misses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"__type": "AccessDeniedException", "message": "no"}, status=400)
+
+    async with serving(answer, "POST") as url:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with pytest.raises(UnavailableError, match="refused GetProducts: AccessDeniedException"):
+            await AwsPrices(["us-east-1"]).fetch(NOW_NS)
+
+
 def test_aws_spot_prices_are_of_a_zone_and_since_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     boto3 = pytest.importorskip("boto3")
     moto = pytest.importorskip("moto")
