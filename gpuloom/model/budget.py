@@ -93,6 +93,8 @@ class CostBudgetStatus:
     spend_nano_usd: int | None = None
     forecast_nano_usd: int | None = None
     state: BudgetState | None = None
+    message: str | None = None
+    """What of it can't be done."""
 
 
 @dataclass(frozen=True, slots=True)

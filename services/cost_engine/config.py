@@ -167,7 +167,7 @@ class CostConfig:
     hourly_retention_days: int = setting(
         "GPULOOM_COST_HOURLY_RETENTION_DAYS",
         default=400,
-        # A budget's month is counted by the hour.
+        # The forecast of a budget's month begins with an hour of its first day.
         parse=integer(32, 36500),
         help="How long costs are kept by hour; by day they stay",
     )

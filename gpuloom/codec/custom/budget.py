@@ -6,6 +6,7 @@ from decimal import Decimal
 from gpuloom.codec.custom.objects import opened
 from gpuloom.codec.custom.reading import (
     MAX_LABEL,
+    MAX_MESSAGE,
     Fields,
     Json,
     each,
@@ -37,6 +38,8 @@ from gpuloom.model.budget import (
 from gpuloom.model.money import MAX_USD, nano_usd, usd
 
 _AMOUNT = text(32, pattern=re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,9})?"))
+# A database that does not keep a character 0 could not note whom an alert was sent to.
+_KEPT = re.compile(r"[^\x00]*")
 _LIMIT = number(0.0, float(MAX_USD))
 
 
@@ -50,6 +53,7 @@ def cost_budget_status_to_json(status: CostBudgetStatus) -> Json:
         "spend": amount_to_json(status.spend_nano_usd),
         "forecast": amount_to_json(status.forecast_nano_usd),
         "state": status.state,
+        "message": status.message,
     }
 
 
@@ -94,7 +98,7 @@ def _scope(fields: Fields) -> BudgetScope:
 
 def _alert(fields: Fields) -> BudgetAlert:
     return BudgetAlert(
-        name=fields.need("name", name(MAX_LABEL)),
+        name=fields.need("name", text(MAX_LABEL, shortest=1, pattern=_KEPT)),
         threshold_percent=fields.need("thresholdPercent", whole(1, 1000)),
         severity=fields.get_or("severity", one_of(AlertSeverity), AlertSeverity.WARNING),
         channels=fields.get_or("channels", each(part(_channel), 16), ()),
@@ -104,7 +108,7 @@ def _alert(fields: Fields) -> BudgetAlert:
 def _channel(fields: Fields) -> AlertChannel:
     return AlertChannel(
         type=fields.need("type", one_of(ChannelType)),
-        config=fields.get_or("config", text_map(16, 2048), {}),
+        config=fields.get_or("config", text_map(16, 2048, _KEPT), {}),
     )
 
 
@@ -120,4 +124,5 @@ def _status(fields: Fields) -> CostBudgetStatus:
         spend_nano_usd=fields.get("spend", amount),
         forecast_nano_usd=fields.get("forecast", amount),
         state=fields.get("state", one_of(BudgetState)),
+        message=fields.get("message", text(MAX_MESSAGE)),
     )

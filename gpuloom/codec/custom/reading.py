@@ -136,8 +136,10 @@ def moment(value: object, where: str) -> datetime:
         raise _refusal(where, "a time such as 2026-01-31T09:30:00Z", value) from None
 
 
-def text_map(most: int, longest: int = MAX_LABEL) -> Reader[Mapping[str, str]]:
-    read_value = text(longest)
+def text_map(
+    most: int, longest: int = MAX_LABEL, pattern: re.Pattern[str] | None = None
+) -> Reader[Mapping[str, str]]:
+    read_value = text(longest, pattern=pattern)
 
     def read(value: object, where: str) -> Mapping[str, str]:
         entries = as_object(value, bounded(where))

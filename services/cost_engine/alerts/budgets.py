@@ -28,21 +28,23 @@ from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.core.budgets import (
     BudgetStanding,
     Crossing,
+    Spent,
     crossings,
+    enforcement_problem,
     forecast,
     is_outdated,
+    label_names,
     period_at,
-    spend_by_bucket,
+    spent_of,
     state_of,
     verdict_of,
 )
 from services.cost_engine.core.grouping import CostFact
-from services.cost_engine.core.intervals import HOUR_NS
+from services.cost_engine.core.intervals import DAY_NS, HOUR_NS, day_of
 from services.cost_engine.ingest.consumer import now_ns
 from services.cost_engine.metrics import CostMetrics
 from services.cost_engine.ports import AlertChannel
 from services.cost_engine.store import alerts as store_alerts
-from services.cost_engine.store.costs import Window
 from services.cost_engine.store.store import CostStore
 
 _log = logging.getLogger(__name__)
@@ -72,9 +74,8 @@ class BudgetWriter:
         self._recorder.record(obj, kind, REASON, crossing.text)
 
     async def write_status(self, obj: JsonObject, status: CostBudgetStatus) -> None:
-        wanted = {
-            key: value for key, value in cost_budget_status_to_json(status).items() if value is not None
-        }
+        told = cost_budget_status_to_json(status)
+        wanted = {key: value for key, value in told.items() if value is not None}
         if (obj.get("status") or {}) == wanted:
             return
         name = str(obj["metadata"]["name"])
@@ -82,10 +83,25 @@ class BudgetWriter:
             COST_BUDGETS,
             name,
             None,
-            {"status": wanted},
+            {"status": told},
             resource_version=resource_version_of(obj),
             timeout_s=STATUS_TIMEOUT_S,
         )
+
+
+class _Spending:
+    """What one round reads, each time once."""
+
+    def __init__(self, store: CostStore, names: frozenset[str]) -> None:
+        self._store = store
+        self._names = names
+        self._read: dict[tuple[int, int], list[CostFact]] = {}
+
+    async def between(self, start_ns: int, end_ns: int) -> list[CostFact]:
+        span = start_ns, end_ns
+        if span not in self._read:
+            self._read[span] = await self._store.spending(start_ns, end_ns, self._names)
+        return self._read[span]
 
 
 class Budgets:
@@ -105,6 +121,8 @@ class Budgets:
         self._clock = clock
         self._metrics = metrics
         self._standings: dict[str, BudgetStanding] = {}
+        self._first_days: dict[str, tuple[Spent, list[Spent]]] = {}
+        """By budget: the first day on which anything counted against it, and its hours."""
         self._due: list[tuple[Crossing, AlertChannel]] = []
         self._failing: set[str] = set()
         """Names of channels that did not take the last alert: they are told after the others."""
@@ -125,20 +143,13 @@ class Budgets:
 
     async def look(self) -> None:
         """Once, at all of them. One that fails is tried again the next time, and stands as it did."""
-        objects = self._observed.objects()[:MAX_BUDGETS]
+        watched = self._watched()
+        spending = _Spending(self._store, label_names((budget for _, budget in watched), self._rules.rules))
         self._due = []
         standings: dict[str, BudgetStanding] = {}
-        facts: dict[Window, list[CostFact]] = {}
-        for obj in objects:
+        for obj, budget in watched:
             try:
-                budget = cost_budget(obj)
-            except InvalidRequestError as error:
-                _log.warning("budget not understood", extra={"reason": str(error)})
-                continue
-            if not budget.spec.enabled:
-                continue
-            try:
-                standings[budget.meta.name] = await self._look_at(obj, budget, facts)
+                standings[budget.meta.name] = await self._look_at(obj, budget, spending)
             except GpuloomError as error:
                 _log.warning("budget not looked at", extra={"reason": str(error)})
                 last = self._standings.get(budget.meta.name)
@@ -147,39 +158,53 @@ class Budgets:
         for name in self._standings.keys() - standings.keys():
             for family in (self._metrics.budget_spend, self._metrics.budget_forecast):
                 family.remove(name)
+            self._first_days.pop(name, None)
         self._standings = standings
         await self._send_due()
+
+    def _watched(self) -> list[tuple[JsonObject, CostBudget]]:
+        found = []
+        for obj in self._observed.objects()[:MAX_BUDGETS]:
+            try:
+                budget = cost_budget(obj)
+            except InvalidRequestError as error:
+                _log.warning("budget not understood", extra={"reason": str(error)})
+                continue
+            if budget.spec.enabled:
+                found.append((obj, budget))
+        return found
 
     def _still_holds(self, last: BudgetStanding, budget: CostBudget) -> bool:
         same = (last.budget.meta.uid, last.budget.spec) == (budget.meta.uid, budget.spec)
         return same and now_ns(self._clock) < last.period.end_ns
 
-    async def _look_at(
-        self, obj: JsonObject, budget: CostBudget, read: dict[Window, list[CostFact]]
-    ) -> BudgetStanding:
+    async def _look_at(self, obj: JsonObject, budget: CostBudget, spending: _Spending) -> BudgetStanding:
         now = now_ns(self._clock)
         period = period_at(budget.spec.period, now)
-        window = Window(period.start_ns, min(period.end_ns, now - now % HOUR_NS + HOUR_NS), HOUR_NS)
-        if window not in read:
-            read[window] = await self._store.facts(window, frozenset({"owner", "namespace", "pool"}))
-        by_hour = spend_by_bucket(read[window], budget.spec.scope, self._rules.rules)
-        spend = sum(by_hour.values())
+        facts = await spending.between(period.start_ns, min(period.end_ns, now - now % HOUR_NS + HOUR_NS))
+        stretches = spent_of(facts, budget.spec.scope, self._rules.rules, day_of(now))
+        spend = sum(stretch.amount for stretch in stretches)
         found = crossings(budget, period, spend)
         known = await self._note_crossings(budget, found, (period.start_ns, spend))
         await self._tell(obj, found, known)
-        unpriced = any(fact.amounts.unpriced_ns for fact in read[window])
+        unpriced = any(fact.amounts.unpriced_ns for fact in facts)
         at_limit = [each.crossed_ns for each in known.values() if each.threshold_percent >= 100]
         standing = BudgetStanding(
             budget=budget,
             period=period,
             spend=spend,
-            forecast=forecast(by_hour, period, now),
+            forecast=forecast(await self._begun(budget, stretches, spending), period, now),
             state=state_of(budget, spend, unpriced=unpriced),
             reached_ns=min(at_limit) if at_limit and spend >= budget.spec.limit_nano_usd else None,
             crossed=tuple(sorted(known)),
         )
         self._show(standing)
-        status = CostBudgetStatus(spend, standing.forecast.expected, standing.state)
+        status = CostBudgetStatus(
+            spend,
+            standing.forecast.expected,
+            standing.state,
+            enforcement_problem(budget, self._rules.rules),
+        )
         try:
             await self._writer.write_status(obj, status)
         except GpuloomError as error:
@@ -187,6 +212,18 @@ class Budgets:
             fields = {"budget": budget.meta.name, "reason": str(error)}
             _log.warning("status of a budget not written, trying again", extra=fields)
         return standing
+
+    async def _begun(self, budget: CostBudget, stretches: list[Spent], spending: _Spending) -> list[Spent]:
+        """With the hours of the first day: what is spent begins at some hour of it."""
+        if not stretches or stretches[0].length_ns < DAY_NS:
+            return stretches
+        first, name = stretches[0], budget.meta.name
+        known = self._first_days.get(name)
+        if known is None or known[0] != first:
+            facts = await spending.between(first.start_ns, first.start_ns + DAY_NS)
+            hours = spent_of(facts, budget.spec.scope, self._rules.rules, first.start_ns)
+            known = self._first_days[name] = first, hours
+        return [*known[1], *stretches[1:]]
 
     async def _note_crossings(
         self, budget: CostBudget, found: Sequence[Crossing], stand: tuple[int, int]

@@ -1,7 +1,7 @@
 """Budgets: their periods, what counts against them, what is to be told, and what new pods are stopped by."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -18,12 +18,12 @@ from gpuloom.model.budget import (
 from gpuloom.model.cost import PodMatcher
 from gpuloom.model.money import usd
 from services.cost_engine.core.grouping import CostFact
-from services.cost_engine.core.intervals import HOUR_NS, NANOSECONDS_PER_SECOND, PodIdentity
+from services.cost_engine.core.intervals import DAY_NS, HOUR_NS, NANOSECONDS_PER_SECOND, PodIdentity
 from services.cost_engine.core.teams import TeamRule, team_amounts
 
 BAND_DEVIATIONS = 1.28
 """Of ten forecasts about eight lie within so many standard deviations."""
-MIN_HOURS = 3
+MIN_STRETCHES = 3
 """Fewer say nothing about how spending varies."""
 
 
@@ -31,6 +31,19 @@ MIN_HOURS = 3
 class Period:
     start_ns: int
     end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """In a stretch of time: an hour, or a whole day."""
+
+    start_ns: int
+    length_ns: int
+    amount: int
+
+    @property
+    def hours(self) -> float:
+        return self.length_ns / HOUR_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +108,43 @@ def period_at(kind: BudgetPeriod, now_ns: int) -> Period:
     return Period(_ns(first), _ns(last))
 
 
-def spend_by_bucket(
-    facts: Iterable[CostFact], scope: BudgetScope, rules: Sequence[TeamRule]
-) -> dict[int, int]:
-    """What counts against the scope. A scope without any limit is the whole bill."""
+def label_names(budgets: Iterable[CostBudget], rules: Sequence[TeamRule]) -> frozenset[str]:
+    """The labels by which these tell pods apart."""
+    scopes = [budget.spec.scope for budget in budgets]
+    asked = {name for scope in scopes for name in scope.labels}
+    if any(scope.teams for scope in scopes):
+        asked |= {name for rule in rules for name in rule.labels}
+    return frozenset(asked)
+
+
+def spent_of(
+    facts: Iterable[CostFact], scope: BudgetScope, rules: Sequence[TeamRule], today_ns: int
+) -> list[Spent]:
+    """What counts against the scope, in order: days before today, and hours. A scope without any limit is
+    the whole bill."""
     found: dict[int, int] = {}
     for fact in facts:
         amount = _counted(fact, scope, rules)
         if amount:
             found[fact.bucket_ns] = found.get(fact.bucket_ns, 0) + amount
-    return found
+    return [
+        Spent(start_ns, DAY_NS if start_ns < today_ns else HOUR_NS, found[start_ns])
+        for start_ns in sorted(found)
+    ]
 
 
-def forecast(by_hour: Mapping[int, int], period: Period, now_ns: int) -> Forecast:
-    """What was spent, and the mean of the hours so far for those to come, with a band by how they vary."""
-    spent = sum(by_hour.values())
-    first_ns = min(by_hour, default=now_ns)
+def forecast(stretches: Sequence[Spent], period: Period, now_ns: int) -> Forecast:
+    """What was spent, and the mean of the time so far for that to come, with a band by how hours vary."""
+    spent = sum(stretch.amount for stretch in stretches)
+    first_ns = stretches[0].start_ns if stretches else now_ns
     passed = max(0.0, (now_ns - max(first_ns, period.start_ns)) / HOUR_NS)
     left = max(0.0, (period.end_ns - now_ns) / HOUR_NS)
     if passed == 0:
         return Forecast(spent, spent, spent)
     mean = spent / passed
     # The hour that lasts is not complete, and would look like a quiet one.
-    whole = [amount for hour, amount in by_hour.items() if hour + HOUR_NS <= now_ns]
-    deviation = _deviation(whole) if len(whole) >= MIN_HOURS else mean
+    whole = [stretch for stretch in stretches if stretch.start_ns + stretch.length_ns <= now_ns]
+    deviation = _deviation(whole) if len(whole) >= MIN_STRETCHES else mean
     band = BAND_DEVIATIONS * deviation * math.sqrt(left)
     rest = mean * left
     return Forecast(spent + round(rest), spent + round(max(0.0, rest - band)), spent + round(rest + band))
@@ -181,6 +207,19 @@ def verdict_of(standing: BudgetStanding, rules: Sequence[TeamRule], now_ns: int)
     return Verdict(name, action, reason, tuple(_matchers(spec.scope, rules)))
 
 
+def enforcement_problem(budget: CostBudget, rules: Sequence[TeamRule]) -> str | None:
+    """Why its action can't stop all pods that count against it, as far as rules tell."""
+    scope, action = budget.spec.scope, budget.spec.enforcement.action
+    if action is BudgetAction.ALERT or not scope.teams:
+        return None
+    pooled = any(rule.pools and set(rule.teams) & set(scope.teams) for rule in rules)
+    unknown = "name node pools, and where a pod will run is not known before"
+    if any(True for _ in _matchers(scope, rules)):
+        return f"{action} stops no pods by those team rules that {unknown}" if pooled else None
+    why = f"the rules of its teams {unknown}" if pooled else "no team rule gives its teams pods of this scope"
+    return f"{action} stops no pods: {why}"
+
+
 def _matchers(scope: BudgetScope, rules: Sequence[TeamRule]) -> Iterable[PodMatcher]:
     if not scope.teams:
         yield PodMatcher(scope.namespaces, tuple(sorted(scope.labels.items())))
@@ -237,9 +276,11 @@ def _counted(fact: CostFact, scope: BudgetScope, rules: Sequence[TeamRule]) -> i
     return sum(parts.get(team, 0) for team in scope.teams)
 
 
-def _deviation(values: Sequence[int]) -> float:
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+def _deviation(stretches: Sequence[Spent]) -> float:
+    """Of an hour. A day is the sum of its hours, so it says less of each."""
+    mean = sum(stretch.amount for stretch in stretches) / sum(stretch.hours for stretch in stretches)
+    squares = ((stretch.amount - mean * stretch.hours) ** 2 / stretch.hours for stretch in stretches)
+    return math.sqrt(sum(squares) / (len(stretches) - 1))
 
 
 def _ns(moment: datetime) -> int:

@@ -52,7 +52,11 @@ class AwsPrices:
 
         try:
             return await asyncio.to_thread(read)
-        except (BotoCoreError, ClientError, *MALFORMED) as error:
+        except ClientError as error:
+            # As where a right is missing: which one is the operation's.
+            code = error.response.get("Error", {}).get("Code", "no code")
+            raise UnavailableError(f"AWS refused {error.operation_name}: {code}") from error
+        except (BotoCoreError, *MALFORMED) as error:
             raise UnavailableError(f"AWS did not tell its prices: {type(error).__name__}") from error
 
 

@@ -8,6 +8,7 @@ import aiohttp
 
 from gpuloom.errors import UnavailableError
 from gpuloom.model.money import nano_usd
+from services.cost_engine.core.exports import time_text
 from services.cost_engine.core.prices import ON_DEMAND, RESERVED, SPOT, Price, Source
 from services.cost_engine.ports import MALFORMED
 
@@ -62,7 +63,11 @@ class AzurePrices:
 def of_item(item: dict[str, Any], now_ns: int) -> Iterator[Price]:
     if item.get("currencyCode") != "USD" or item.get("unitOfMeasure") != "1 Hour":
         return
-    if str(item.get("productName", "")).endswith(" Windows") or "Low Priority" in str(item.get("meterName")):
+    # Cloud Services have the names of machines, and the price of those with Windows.
+    product = str(item.get("productName", "")).replace(" ", "")
+    if any(other in product for other in ("Windows", "CloudServices")):
+        return
+    if "Low Priority" in str(item.get("meterName")) or not _holds(item, time_text(now_ns)):
         return
     nano = nano_usd(str(item["retailPrice"]))
     kind = ON_DEMAND
@@ -89,6 +94,12 @@ def of_item(item: dict[str, Any], now_ns: int) -> Iterator[Price]:
             source=Source.AZURE,
             fetched_at_ns=now_ns,
         )
+
+
+def _holds(item: dict[str, Any], now: str) -> bool:
+    """The list tells what was, and what will be, too."""
+    start, end = str(item.get("effectiveStartDate") or ""), str(item.get("effectiveEndDate") or "")
+    return start <= now and (not end or now < end)
 
 
 def _same_host(first: str, second: str) -> bool:

@@ -22,14 +22,23 @@ MAX_PAGES = 50
 PAGE_TIMEOUT_S = 60.0
 _USAGE = {"OnDemand": ON_DEMAND, "Preemptible": SPOT, "Commit1Yr": RESERVED}
 _CORE, _MEMORY = "core", "memory"
-# What descriptions call the parts of a family; the GPU by how the catalogue calls its model.
-_FAMILIES = {"a2": "A2 Instance", "a3": "A3 Instance", "g2": "G2 Instance"}
+# What descriptions call the parts of a family; the GPU by how the catalogue calls its model, or by the family
+# where that has dearer ones of the model.
+_FAMILIES = {"a2": "A2 Instance", "a3": "A3 Instance", "a3-megagpu": "A3Plus Instance", "g2": "G2 Instance"}
 _GPUS = {
     "A100-SXM4-40GB": ("Nvidia Tesla A100 GPU",),
     "A100-SXM4-80GB": ("Nvidia Tesla A100 80GB GPU", "Nvidia A100 80GB GPU"),
     "H100-SXM5-80GB": ("Nvidia H100 80GB GPU",),
+    "a3-megagpu": (
+        "Nvidia H100 80GB Mega GPU",
+        "Nvidia H100 80GB Plus GPU",
+        "Nvidia H100 Mega 80GB GPU",
+    ),
     "L4": ("Nvidia L4 GPU",),
 }
+
+# Other ways to pay for the same part; most of them say that they are on demand.
+_OTHER_WAYS = ("DWS", "Calendar Mode", "Reserved", "Sole Tenancy", "Capacity Optimized")
 
 Parts = dict[tuple[str, str, str], int]
 """Nano-USD an hour by region, capacity type and part."""
@@ -89,8 +98,8 @@ def machine_prices(parts: Parts, catalog: Catalog, now_ns: int) -> list[Price]:
     found = []
     places = sorted({(region, kind) for region, kind, _ in parts})
     for machine in catalog.instances:
-        family = machine.name.partition("-")[0]
-        if machine.provider != "gcp" or family not in _FAMILIES:
+        family = _family(machine.name)
+        if machine.provider != "gcp" or not family:
             continue
         for region, kind in places:
             nano = _sum(parts, (region, kind, family), machine)
@@ -101,11 +110,16 @@ def machine_prices(parts: Parts, catalog: Catalog, now_ns: int) -> list[Price]:
     return found
 
 
+def _family(name: str) -> str:
+    """The longest that the machine's name begins with; empty for another one."""
+    return max((family for family in _FAMILIES if name.startswith(f"{family}-")), key=len, default="")
+
+
 def _sum(parts: Parts, place: tuple[str, str, str], machine: InstanceType) -> int | None:
     region, kind, family = place
     core = parts.get((region, kind, f"{family}/{_CORE}"))
     memory = parts.get((region, kind, f"{family}/{_MEMORY}"))
-    gpu = parts.get((region, kind, machine.gpu.name))
+    gpu = parts.get((region, kind, family if family in _GPUS else machine.gpu.name))
     if core is None or memory is None or gpu is None:
         return None
     return core * machine.vcpus + memory * machine.memory_gib + gpu * machine.gpu_count
@@ -125,6 +139,8 @@ def _read(document: Mapping[str, Any]) -> _Sku | None:
 
 
 def _part(description: str) -> str | None:
+    if any(way in description for way in _OTHER_WAYS):
+        return None
     for family, name in _FAMILIES.items():
         if f"{name} Core" in description:
             return f"{family}/{_CORE}"

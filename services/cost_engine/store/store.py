@@ -29,7 +29,7 @@ from services.cost_engine.core.intervals import (
 from services.cost_engine.core.objects import SliceRule
 from services.cost_engine.core.prices import BookSettings, Price, PriceBook, Source
 from services.cost_engine.core.tracking import Gap, NodeChange, PodChange
-from services.cost_engine.store import costs, intervals, prices, timescale, usage
+from services.cost_engine.store import costs, intervals, prices, spending, timescale, usage
 from services.cost_engine.store.ingest import Ingested, Received, ingest
 
 Result = TypeVar("Result")
@@ -144,6 +144,12 @@ class CostStore:
     ) -> list[CostFact]:
         return await self._database.read(
             lambda session: costs.read_facts(session, window, dimensions, conditions or {})
+        )
+
+    async def spending(self, start_ns: int, end_ns: int, label_names: frozenset[str]) -> list[CostFact]:
+        """By day, and by hour for the day in which this ends."""
+        return await self._database.read(
+            lambda session: spending.read_spending(session, start_ns, end_ns, label_names)
         )
 
     async def gaps(self, start_ns: int, end_ns: int) -> list[Gap]:

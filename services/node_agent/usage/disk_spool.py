@@ -16,6 +16,7 @@ from pathlib import Path
 from services.node_agent.usage.core.records import header, read_segment, record
 
 SUFFIX = ".usage"
+BOOT = "boot"
 SEGMENT_BYTES = 1024 * 1024
 SEGMENT_NS = 3_600_000_000_000
 
@@ -48,25 +49,28 @@ class _Segment:
 class DiskSpool:
     """Made by `create` or `load`. Reading and writing may happen in different threads."""
 
-    def __init__(self, folder: Path, spool_id: str, first: int) -> None:
+    def __init__(self, folder: Path, spool_id: str, first: int, boot_id: str = "") -> None:
         self.folder = folder
         self.spool_id = spool_id
+        self.boot_id = boot_id
+        """Of the boot in which it was begun."""
         self.writable = True
         self._next = first
         self._segments: list[_Segment] = []
         self._lock = threading.Lock()
 
     @classmethod
-    def create(cls, folder: Path, spool_id: str, first: int = 1) -> "DiskSpool":
+    def create(cls, folder: Path, spool_id: str, first: int = 1, boot_id: str = "") -> "DiskSpool":
         """Raise OSError if the disk does not take it. The folder must be new."""
         folder.mkdir(parents=True)
+        (folder / BOOT).write_text(boot_id, encoding="utf-8")
         _sync_folder(folder.parent)
-        return cls(folder, spool_id, first)
+        return cls(folder, spool_id, first, boot_id)
 
     @classmethod
     def load(cls, folder: Path, duration_of: Callable[[bytes], int]) -> "DiskSpool | None":
         """What is in the folder; None if no window of it can be read. Raise OSError if nothing can be."""
-        spool = cls(folder, "", 1)
+        spool = cls(folder, "", 1, _boot_of(folder))
         paths = sorted(folder.glob(f"*{SUFFIX}"))
         for path in paths:
             data = path.read_bytes()
@@ -168,6 +172,14 @@ class DiskSpool:
                 for each in self._segments
                 if each.end > sequence
             ]
+
+
+def _boot_of(folder: Path) -> str:
+    """Empty if it can't be told."""
+    try:
+        return (folder / BOOT).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _append(path: Path, size: int, data: bytes) -> None:

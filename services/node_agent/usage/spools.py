@@ -1,8 +1,9 @@
 """All spools of a node, of which the last one is written. Decides when another is begun, and what is dropped.
 
-While the disk takes windows there is one, through every restart of the agent. When the disk refuses, windows
-go to a spool in memory with an id of its own: their numbers would otherwise be given again after a crash.
-Once the disk takes them again, that spool moves to the disk and is continued there.
+While the disk takes windows there is one, through every restart of the agent until the node boots: its disk
+may then be an older copy of itself, and numbers that were read already would be given again. When the disk
+refuses, windows go to a spool in memory with an id of its own: their numbers would otherwise be given again
+after a crash. Once the disk takes them again, that spool moves to the disk and is continued there.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuloom.codec.usage import window_to_proto
+from gpuloom.codec.usage import MAX_SPOOLS, window_to_proto
 from gpuloom.model.usage import UsagePosition, UsageWindow
 from gpuloom.runtime.clock import Clock
 from gpuloom.v1.usage_pb2 import UsageWindow as WindowMessage
@@ -51,8 +52,9 @@ class Chunk:
 class Spools:
     """`append` is called by one task; `read` by any number."""
 
-    def __init__(self, folder: Path | None, bounds: SpoolBounds, clock: Clock) -> None:
+    def __init__(self, folder: Path | None, bounds: SpoolBounds, clock: Clock, boot_id: str = "") -> None:
         self._folder = folder
+        self._boot_id = boot_id
         self._bounds = bounds
         self._clock = clock
         self._ended: list[DiskSpool] = []
@@ -87,7 +89,7 @@ class Spools:
         if self._folder is None:
             return
         try:
-            self._ended = await asyncio.to_thread(_load, self._folder)
+            self._ended = await asyncio.to_thread(_load, self._folder, self._boot_id)
         except OSError as error:
             self._fail(error)
             return
@@ -144,7 +146,7 @@ class Spools:
     async def _try_disk(self, folder: Path, memory: MemorySpool) -> None:
         """Move the spool that is in memory to the disk."""
         try:
-            self._live = await asyncio.to_thread(_to_disk, folder, memory)
+            self._live = await asyncio.to_thread(_to_disk, folder, memory, self._boot_id)
         except OSError as error:
             self._fail(error)
             return
@@ -204,8 +206,8 @@ def _written(windows: Sequence[UsageWindow], first: int) -> list[Written]:
     ]
 
 
-def _load(folder: Path) -> list[DiskSpool]:
-    """Those with any window, in the order in which they were begun."""
+def _load(folder: Path, boot_id: str) -> list[DiskSpool]:
+    """Those with any window, in the order in which they were begun; no more than readers take."""
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for place in _places(folder):
@@ -214,17 +216,20 @@ def _load(folder: Path) -> list[DiskSpool]:
             found.append(spool)
         else:
             shutil.rmtree(place, ignore_errors=True)
+    for spool in found[: 1 - MAX_SPOOLS]:
+        spool.remove()
+    found = found[1 - MAX_SPOOLS :]
     # Only the newest one may be continued.
-    for spool in found[:-1]:
-        spool.writable = False
+    for spool in found:
+        spool.writable &= spool is found[-1] and spool.boot_id == boot_id
     return found
 
 
-def _to_disk(folder: Path, memory: MemorySpool) -> DiskSpool:
+def _to_disk(folder: Path, memory: MemorySpool, boot_id: str) -> DiskSpool:
     folder.mkdir(parents=True, exist_ok=True)
     last = max((int(place.name.partition("-")[0]) for place in _places(folder)), default=0)
     place = folder / f"{last + 1:08d}-{memory.spool_id}"
-    spool = DiskSpool.create(place, memory.spool_id, memory.first)
+    spool = DiskSpool.create(place, memory.spool_id, memory.first, boot_id)
     try:
         if memory.windows:
             spool.append(memory.windows)

@@ -29,6 +29,7 @@ class UsageOptions:
     config: UsageConfig
     folder: Path | None
     sample_interval_s: float
+    boot_id: str = ""
 
 
 async def start_usage(
@@ -39,7 +40,7 @@ async def start_usage(
     bounds = SpoolBounds(round(config.keep_s * _NS_PER_S), config.max_mib * _MIB, _MEMORY_BYTES)
     max_gap_s = max(_GAP_SAMPLES * options.sample_interval_s, _LEAST_GAP_S)
     integrator = Integrator(round(config.window_s * 1000) * _NS_PER_MS, round(max_gap_s * _NS_PER_S))
-    spools = Spools(options.folder, bounds, app.clock)
+    spools = Spools(options.folder, bounds, app.clock, options.boot_id)
     recorder = await app.enter(Recorder(integrator, spools, given_of, app.clock, metrics))
     node.on_sample(recorder.observe)
     app.add_loop(f"usage {node.state.node_name}", recorder.run)

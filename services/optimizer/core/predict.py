@@ -37,7 +37,7 @@ class Outcome:
 
 
 class History:
-    """The latest outcomes by each basis; the oldest go first."""
+    """The latest outcomes by each basis, one of each pod; the oldest go first."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], list[Outcome]] = {}
@@ -45,6 +45,9 @@ class History:
     def add(self, signature: Signature, outcome: Outcome) -> None:
         for key in _keys(signature):
             kept = self._by_key.setdefault(key, [])
+            # Windows that came after its end were taken for another run of it.
+            if any(each.pod_uid == outcome.pod_uid for each in kept):
+                continue
             kept.append(outcome)
             del kept[:-MAX_RUNS]
 

@@ -153,6 +153,11 @@ async def test_hours_and_days_say_the_same_and_any_grouping_adds_up(store: CostS
     assert total(grouped(by_hour, ("pod",))) == total(grouped(by_day, ("label:team",)))
     assert len({fact.bucket_ns for fact in by_hour}) == 4
     assert (HOSTILE,) in {row.group for row in grouped(by_day, ("label:team",))}
+    for end_ns in (START_NS + 12 * HOUR_NS, START_NS + 36 * HOUR_NS):
+        spending = await store.spending(START_NS, end_ns, frozenset({"team"}))
+        by_team = grouped(spending, ("label:team",))
+        assert total(by_team).cost == total(grouped(by_day, ())).cost
+        assert (HOSTILE,) in {row.group for row in by_team}
 
 
 async def test_a_pod_that_only_windows_show_is_recovered_from_them(store: CostStore) -> None:

@@ -171,7 +171,7 @@ STATUSES: dict[str, Object] = {
     },
     "AutoscalingPolicy": {"currentNodes": 3, "utilization": 0.5, "conditions": [_CONDITION]},
     "AIInferenceAutoscalerPolicy": {"currentReplicas": 2, "desiredReplicas": 3},
-    "CostBudget": {"spend": "12.5", "forecast": "700.000000001", "state": "OK"},
+    "CostBudget": {"spend": "12.5", "forecast": "700.000000001", "state": "OK", "message": "no"},
     "GPUSharingPolicy": {"conditions": [_CONDITION]},
     "GPUNodeConfig": {"gpus": [{"uuid": "GPU-a", "state": "MIGEnabled"}]},
     "GPUHold": {"conditions": [_CONDITION]},

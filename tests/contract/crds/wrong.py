@@ -129,6 +129,8 @@ WRONG: dict[str, list[Wrong]] = dict(
             ("spec.period", "year", ENUM),
             ("spec.alerts[0].thresholdPercent", 0, INVALID),
             ("spec.alerts[0].severity", "fatal", ENUM),
+            ("spec.alerts[0].name", "so\0ft", INVALID),
+            ("spec.alerts[0].channels[0].config.channel", "#lab\0", INVALID),
             ("spec.alerts[0].channels[0].type", "pager", ENUM),
             ("spec.alerts[1].name", "soft", TWICE, VALUE, "spec.alerts[1]"),
             ("spec.scope.namespaces", ["a", "a"], TWICE, VALUE, "spec.scope.namespaces[1]"),

@@ -57,12 +57,12 @@ def test_of_a_new_workload_or_after_a_database_was_wiped_nothing_is_said_with_a_
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 1.0])
 def test_a_constant_history_predicts_that_constant(ratio: float) -> None:
-    outcome = outcome_of(a_run([ratio] * 20), ended=True)
+    outcomes = [outcome_of(a_run([ratio] * 20, uid=f"uid-{n}"), ended=True) for n in range(20)]
 
-    prediction = predict(a_workload("thing"), a_history(*[outcome] * 20), {})
+    prediction = predict(a_workload("thing"), a_history(*outcomes), {})
 
     assert prediction.memory_mib is not None
-    assert prediction.memory_mib.median == prediction.memory_mib.high == outcome.memory_mib
+    assert prediction.memory_mib.median == prediction.memory_mib.high == outcomes[0].memory_mib
     assert prediction.utilization is not None
     assert prediction.utilization.high >= ratio
 

@@ -64,6 +64,15 @@ def test_the_narrowest_basis_with_enough_runs_is_used() -> None:
     assert predict(share, history, {}).basis == "owner"
 
 
+def test_a_pod_whose_last_windows_came_late_counts_once() -> None:
+    history = a_history([1000.0] * LEAST_RUNS)
+    late = Outcome("uid-0", NOON + timedelta(days=1), 9000.0, 0.9, 60.0)
+
+    history.add(a_workload().signature, late)
+
+    assert list(history.own(a_workload().signature)) == outcomes([1000.0] * LEAST_RUNS)
+
+
 def test_a_workload_that_changed_is_predicted_by_what_it_has_become() -> None:
     prediction = predict(a_workload(), a_history([1000.0] * 200 + [5000.0] * MAX_RUNS), {})
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -13,16 +14,29 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from gpuloom.codec.cost import verdict_to_proto, verdicts_from_proto
+from gpuloom.codec.custom.budget import cost_budget
 from gpuloom.errors import ConflictError, UnavailableError
+from gpuloom.kube.access import KubeAccess
+from gpuloom.kube.client import KubeClient
+from gpuloom.kube.events import EventRecorder
 from gpuloom.kube.objects import JsonObject
+from gpuloom.kube.resources import COST_BUDGETS
 from gpuloom.model.budget import AlertChannel as ChannelSpec
-from gpuloom.model.budget import AlertSeverity, BudgetAlert, BudgetPeriod, ChannelType, CostBudgetStatus
+from gpuloom.model.budget import (
+    AlertSeverity,
+    BudgetAlert,
+    BudgetPeriod,
+    BudgetState,
+    ChannelType,
+    CostBudgetStatus,
+)
 from gpuloom.runtime.clock import FakeClock, SystemClock
 from gpuloom.runtime.config import load_config
+from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig, database_url
 from gpuloom.v1 import cost_engine_pb2 as pb
-from services.cost_engine.alerts.budgets import MAX_SENDS, SEND_S, Budgets
+from services.cost_engine.alerts.budgets import MAX_SENDS, SEND_S, Budgets, BudgetWriter
 from services.cost_engine.alerts.channels import (
     ConfiguredChannels,
     WebhookChannel,
@@ -32,7 +46,7 @@ from services.cost_engine.alerts.channels import (
 )
 from services.cost_engine.api.rules import TeamRules
 from services.cost_engine.config import AlertsConfig
-from services.cost_engine.core.budgets import Crossing, Period, forecast, period_at
+from services.cost_engine.core.budgets import Crossing, Period, Spent, forecast, period_at
 from services.cost_engine.core.grouping import CostFact
 from services.cost_engine.core.intervals import (
     HOUR_NS,
@@ -47,7 +61,9 @@ from services.cost_engine.core.prices import Price, Source
 from services.cost_engine.core.tracking import NodeChange, PodChange
 from services.cost_engine.ingest.consumer import now_ns
 from services.cost_engine.metrics import CostMetrics
+from services.cost_engine.store import costs
 from services.cost_engine.store.store import CostStore, FactChanges
+from tests.contract.crds.manifests import DEFINITIONS
 from tests.mesh.waiting import until
 
 START = datetime(2026, 6, 20, tzinfo=UTC)
@@ -317,6 +333,48 @@ async def test_a_team_pays_its_part(stage: Stage, tmp_path: Path) -> None:
     assert engine.reports()[0].spend == 6 * 10**9
 
 
+async def test_a_month_of_many_pods_is_read_by_day_and_today_by_hour_and_adds_up_exactly(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Also when hours are dropped sooner; and its forecast goes by the hour in which spending began."""
+    rules = tmp_path / "teams.toml"
+    rules.write_text('[[rule]]\nlabels = { gpu-project = "y" }\nteams = { a = 1 }\n')
+    scopes: dict[str, dict[str, Any]] = {
+        "all": {},
+        "late": {"namespaces": ["late"]},
+        "x": {"labels": {"gpu-project": "x"}},
+    }
+    budgets = [a_budget(1e6, **scope) for scope in (*scopes.values(), {"teams": ["a"]})]
+    for name, budget in zip((*scopes, "a"), budgets, strict=True):
+        budget["metadata"]["name"] = budget["metadata"]["uid"] = name
+        budget["spec"]["period"] = "month"
+    engine = stage.an_engine(*budgets, rules=rules)
+    await stage.clock.advance(18 * 3600)
+    start = now_ns(stage.clock)
+    pods = [
+        PodChange(
+            PodInterval(f"late-{number}", "n1", start, None, Claim(UNITS_PER_GPU // 10, 1)),
+            PodIdentity(f"late-{number}", "late", "p", {"gpu-project": "y", "own": str(number)}),
+            (start, start + 1),
+        )
+        for number in range(10)
+    ]
+    await stage.store.save_facts(FactChanges([], pods), start)
+
+    await stage.after(57.5, engine)
+
+    first_ns = int(START.timestamp()) * 10**9
+    facts = await stage.store.spending(first_ns, now_ns(stage.clock), frozenset({"gpu-project"}))
+    found = {report.name: report for report in engine.reports()}
+    spent = {name: report.spend / 10**9 for name, report in found.items()}
+    assert spent == {"all": 755.0, "late": 287.5, "x": 377.5, "a": 287.5}
+    assert found["late"].forecast == found["a"].forecast == 5 * (11 * 24 - 18) * 10**9
+    assert len(facts) <= 3 * (3 + 4)
+    await stage.store.write(lambda session: costs.drop_hours_before(session, first_ns + 48 * HOUR_NS))
+    await engine.look()
+    assert {report.name: report.spend / 10**9 for report in engine.reports()} == spent
+
+
 async def test_pods_that_another_team_pays_for_are_not_stopped(stage: Stage, tmp_path: Path) -> None:
     """As costs are told: the first rule that matches decides."""
     rules = tmp_path / "teams.toml"
@@ -345,13 +403,57 @@ async def test_pods_that_another_team_pays_for_are_not_stopped(stage: Stage, tmp
     assert elsewhere.verdicts() == []
 
 
+@pytest.mark.parametrize(
+    ("rule", "action", "told"),
+    [
+        ('pools = ["own"]', "block", "block stops no pods: the rules of its teams name node pools"),
+        ('namespaces = ["far"]', "throttle", "throttle stops no pods: no team rule gives its teams pods"),
+        ('namespaces = ["l*"]', "block", None),
+        ('pools = ["own"]', "alert", None),
+    ],
+)
+async def test_the_owner_of_a_budget_is_told_what_its_action_can_not_stop(
+    stage: Stage, tmp_path: Path, rule: str, action: str, told: str | None
+) -> None:
+    rules = tmp_path / "teams.toml"
+    rules.write_text(f"[[rule]]\n{rule}\nteams = {{ a = 1 }}\n")
+    budget = a_budget(100.0, action=action, teams=["a"], namespaces=["lab"])
+
+    await stage.an_engine(budget, rules=rules).look()
+
+    status = stage.outside.status
+    assert status is not None
+    assert (status.message or "")[: len(told or "")] == (told or "")
+    assert (status.message is None) == (told is None)
+
+
+async def test_what_can_be_done_again_is_no_longer_told_in_a_budgets_status() -> None:
+    told = [
+        CostBudgetStatus(10**9, 2 * 10**9, BudgetState.OK, "block stops no pods"),
+        CostBudgetStatus(10**9, 2 * 10**9, BudgetState.OK),
+    ]
+    budget = a_budget(1.0, action="block", teams=["a"])
+    del budget["metadata"]["resourceVersion"]
+    async with (
+        SimKubeApi(preinstalled=DEFINITIONS.values()) as api,
+        KubeClient(KubeAccess(api.url), SystemClock()) as client,
+    ):
+        await client.create(COST_BUDGETS, budget)
+        writer, found = BudgetWriter(client, EventRecorder(client, "test", "test", SystemClock())), []
+        for status in told:
+            await writer.write_status(await client.get(COST_BUDGETS, "lab"), status)
+            found.append(cost_budget(await client.get(COST_BUDGETS, "lab")).status)
+
+    assert found == told
+
+
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=48), st.integers(1, 400))
 def test_a_forecast_is_never_below_what_was_spent_and_within_its_band(hours: list[int], left: int) -> None:
     start = 495_000 * HOUR_NS
-    by_hour = {start + place * HOUR_NS: amount for place, amount in enumerate(hours)}
+    stretches = [Spent(start + place * HOUR_NS, HOUR_NS, amount) for place, amount in enumerate(hours)]
     now = start + len(hours) * HOUR_NS
 
-    found = forecast(by_hour, Period(start, now + left * HOUR_NS), now)
+    found = forecast(stretches, Period(start, now + left * HOUR_NS), now)
 
     assert sum(hours) <= found.low <= found.expected <= found.high
 

@@ -85,6 +85,18 @@ async def test_aws_list_prices_come_in_pages_and_only_machines_with_gpus_count(
     }
 
 
+async def test_a_right_that_aws_misses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"__type": "AccessDeniedException", "message": "no"}, status=400)
+
+    async with serving(answer, "POST") as url:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with pytest.raises(UnavailableError, match="refused GetProducts: AccessDeniedException"):
+            await AwsPrices(["us-east-1"]).fetch(NOW_NS)
+
+
 def test_aws_spot_prices_are_of_a_zone_and_since_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     boto3 = pytest.importorskip("boto3")
     moto = pytest.importorskip("moto")
@@ -124,6 +136,10 @@ async def test_azure_prices_come_in_pages_and_a_reservation_is_for_its_whole_ter
                 an_azure_item(type="Reservation", reservationTerm="1 Year", retailPrice=17520.0),
                 an_azure_item(productName="Virtual Machines NC Windows"),
                 an_azure_item(meterName="NC24ads Low Priority"),
+                an_azure_item(productName="NCADSA100v4 Series Cloud Services", retailPrice=7.1),
+                an_azure_item(productName="NCADSA100v4 Series CloudServices", retailPrice=7.2),
+                an_azure_item(effectiveStartDate="2099-01-01T00:00:00Z", retailPrice=7.3),
+                an_azure_item(effectiveEndDate="2021-01-01T00:00:00Z", retailPrice=7.4),
                 an_azure_item(currencyCode="EUR"),
                 an_azure_item(retailPrice=0.0),
             ]
@@ -162,6 +178,12 @@ async def test_a_machine_of_google_is_the_sum_of_its_parts() -> None:
         a_gcp_sku("A2 Instance Core running in Americas", "0", 31_611_000),
         a_gcp_sku("A2 Instance Ram running in Americas", "0", 4_237_000),
         a_gcp_sku("Nvidia Tesla A100 GPU running in Americas", "2", 933_908_000),
+        a_gcp_sku("Nvidia Tesla A100 GPU attached to DWS Defined Duration VMs running in Americas", "1", 0),
+        a_gcp_sku("Reserved Nvidia Tesla A100 GPU in Americas", "1", 0),
+        a_gcp_sku("A3Plus Instance Core running in Americas", "0", 26_924_000),
+        a_gcp_sku("A3Plus Instance Ram running in Americas", "0", 2_344_000),
+        a_gcp_sku("Nvidia H100 80GB Plus GPU running in Americas", "10", 344_276_000),
+        a_gcp_sku("Nvidia H100 80GB GPU running in Americas", "9", 796_551_000),
         # Says that it is on demand.
         a_gcp_sku("Nvidia Tesla A100 GPU attached to Spot Preemptible VMs", "0", 880_172_000),
     ]
@@ -175,6 +197,8 @@ async def test_a_machine_of_google_is_the_sum_of_its_parts() -> None:
 
     one = 12 * 31_611_000 + 85 * 4_237_000 + 2_933_908_000
     assert ("us-central1", "a2-highgpu-1g", "on-demand", one) in shown(told)
+    mega = 208 * 26_924_000 + 1872 * 2_344_000 + 8 * 10_344_276_000
+    assert [each.nano_usd_per_hour for each in told if each.instance_type.startswith("a3")] == [mega]
     assert {each.capacity_type for each in told} == {"on-demand"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuloom.codec.usage import window_from_proto
+from gpuloom.codec.usage import MAX_SPOOLS, window_from_proto
 from gpuloom.model.usage import UsageWindow
 from gpuloom.runtime.clock import FakeClock
 from gpuloom.v1.usage_pb2 import UsageWindow as WindowMessage
@@ -21,8 +21,10 @@ from tests.unit.node_agent.usage.builders import S, a_window
 BOUNDS = SpoolBounds(covered_ns=24 * 3600 * S, disk_bytes=64 * 1024 * 1024, memory_bytes=64 * 1024)
 
 
-async def opened(folder: Path | None, bounds: SpoolBounds = BOUNDS, clock: FakeClock | None = None) -> Spools:
-    spools = Spools(folder, bounds, clock or FakeClock())
+async def opened(
+    folder: Path | None, bounds: SpoolBounds = BOUNDS, clock: FakeClock | None = None, boot: str = "boot-1"
+) -> Spools:
+    spools = Spools(folder, bounds, clock or FakeClock(), boot)
     await spools.open()
     return spools
 
@@ -78,6 +80,35 @@ def test_after_a_crash_at_any_byte_all_windows_that_were_kept_are_there(tmp_path
             shutil.rmtree(folder)
 
     asyncio.run(check())
+
+
+async def test_a_disk_that_is_an_older_copy_of_itself_gives_no_number_twice(tmp_path: Path) -> None:
+    before = await opened(tmp_path / "disk")
+    await before.append([a_window(1), a_window(2)])
+    shutil.copytree(tmp_path / "disk", tmp_path / "copy")
+    await before.append([a_window(3)])
+
+    restored = await opened(tmp_path / "copy", boot="boot-2")
+    await restored.append([a_window(9)])
+    restarted = await opened(tmp_path / "copy", boot="boot-2")
+    await restarted.append([a_window(10)])
+
+    assert [window.start for window in await all_of(restarted, before.live_id)] == [
+        a_window(number).start for number in (1, 2)
+    ]
+    assert [position.last for position in restarted.positions()] == [2, 2]
+    assert restarted.live_id == restored.live_id != before.live_id
+
+
+async def test_a_node_that_boots_again_and_again_leaves_no_more_spools_than_readers_take(
+    tmp_path: Path,
+) -> None:
+    for number in range(MAX_SPOOLS + 3):
+        spools = await opened(tmp_path, boot=f"boot-{number}")
+        await spools.append([a_window(number)])
+
+    assert len(spools.positions()) == MAX_SPOOLS
+    assert spools.positions()[-1].spool_id == spools.live_id
 
 
 async def test_windows_leave_by_age_and_by_size_and_the_gap_is_seen(
