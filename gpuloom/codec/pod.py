@@ -178,7 +178,7 @@ def _content(pod: JsonObject) -> bytes:
         annotations = _annotations(pod)
         content = orjson.dumps(
             [
-                [spec.get(key) for key in _READ_OF_SPEC],
+                [spec.get(key) for key in (*_READ_OF_SPEC, "ephemeralContainers")],
                 [status.get(key) for key in _READ_OF_STATUS],
                 {key: annotations[key] for key in _READ_OF_ANNOTATIONS if key in annotations},
             ]
