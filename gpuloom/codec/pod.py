@@ -178,7 +178,7 @@ def _content(pod: JsonObject) -> bytes:
         annotations = _annotations(pod)
         content = orjson.dumps(
             [
-                [spec.get(key) for key in _READ_OF_SPEC],
+                [spec.get(key) for key in (*_READ_OF_SPEC, "ephemeralContainers")],
                 [status.get(key) for key in _READ_OF_STATUS],
                 {key: annotations[key] for key in _READ_OF_ANNOTATIONS if key in annotations},
             ]
@@ -207,7 +207,8 @@ def _container_states(status: JsonObject, key: str) -> list[JsonObject]:
 
 def _nvidia_request(needs: tuple[Container, ...], names: set[str], annotations: JsonObject) -> GpuRequest:
     if len(names) > 1:
-        raise InvalidRequestError(f"a pod asks for one kind of device, not for {' and '.join(sorted(names))}")
+        some = " and ".join(sorted(names)[:4])
+        raise InvalidRequestError(f"a pod asks for one kind of device, not for {some}")
     if ANNOTATION_MIG_PROFILE in annotations:
         raise InvalidRequestError(
             f"{ANNOTATION_MIG_PROFILE} goes with {RESOURCE_GPU_MILLI}; with NVIDIA's device plugin "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import chain, islice
 from typing import Any
 
 from gpuloom.names import POD_KEYS, POD_RESOURCES, PREFIX
@@ -16,12 +17,13 @@ def unknown_names(pod: JsonObject) -> tuple[str, ...]:
     """A sentence for each such label, annotation and resource, in order; at most a few."""
     metadata = pod.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    found = [
-        *(_sentence("annotation", name, POD_KEYS) for name in _ours(metadata.get("annotations"))),
-        *(_sentence("label", name, POD_KEYS) for name in _ours(metadata.get("labels"))),
-        *(_sentence("resource", name, POD_RESOURCES) for name in sorted(set(_resources(pod)))),
-    ]
-    return tuple(sentence for sentence in found if sentence)[:MAX_NAMED]
+    # One by one: to look for what was meant takes a while, and a pod may have tens of thousands.
+    found = chain(
+        (_sentence("annotation", name, POD_KEYS) for name in _ours(metadata.get("annotations"))),
+        (_sentence("label", name, POD_KEYS) for name in _ours(metadata.get("labels"))),
+        (_sentence("resource", name, POD_RESOURCES) for name in sorted(set(_resources(pod)))),
+    )
+    return tuple(islice(filter(None, found), MAX_NAMED))
 
 
 def _sentence(kind: str, name: str, known: frozenset[str]) -> str:

@@ -21,6 +21,10 @@ from gpuloom.names import (
 )
 
 MAX_CONTAINERS = 1000
+# Kubernetes admits requests that no machine can serve. The arithmetic on whole clusters is in 64 bits, so
+# beyond these, more than any node has, all amounts of a pod or a node are alike.
+MOST_CPU_MILLI = 2**40
+MOST_MEMORY_BYTES = 2**50
 
 _DEVICE_RESOURCES = frozenset({RESOURCE_NVIDIA_GPU, RESOURCE_GPU_MILLI, RESOURCE_GPU_MEMORY_MIB})
 
@@ -72,12 +76,12 @@ def pod_total(needs: Iterable[Container], amount: Callable[[Container], int]) ->
 
 
 def cpu_and_memory(pod: JsonObject, needs: Iterable[Container]) -> tuple[int, int]:
-    """Effective CPU in thousandths of a core and memory in bytes, with the pod's overhead."""
+    """Effective CPU in thousandths of a core and memory in bytes, with the pod's overhead; capped."""
     listed = tuple(needs)
     allocated = _allocated_by_container(pod)
     return (
-        _host_total(pod, listed, "cpu", allocated),
-        _host_total(pod, listed, "memory", allocated),
+        min(_host_total(pod, listed, "cpu", allocated), MOST_CPU_MILLI),
+        min(_host_total(pod, listed, "memory", allocated), MOST_MEMORY_BYTES),
     )
 
 

@@ -12,6 +12,8 @@ from gpuloom.model.request import Authority, GpuRequest, PodRequest, RequestKind
 from gpuloom.names import ANNOTATION_VISIBLE_DEVICES, RESOURCE_GPU_MILLI, RESOURCE_NVIDIA_GPU
 
 RUNTIME_CLASS = "nvidia"
+MOST_NAMED = 8
+"""Models that a text names: it is sent for every node that is refused."""
 KEPT = (
     "free GPUs are kept for a nominated pod of at least equal priority: wait until it is placed, "
     "or use a higher priority"
@@ -98,7 +100,8 @@ def _slices_text(gpu: GpuRequest) -> str:
 
 
 def _model_text(gpu: GpuRequest) -> str:
-    models = f" of model {' or '.join(gpu.models)}" if gpu.models else ""
+    more = " or others" if len(gpu.models) > MOST_NAMED else ""
+    models = f" of model {' or '.join(gpu.models[:MOST_NAMED])}{more}" if gpu.models else ""
     architectures = f" of architecture {' or '.join(gpu.architectures)}" if gpu.architectures else ""
     return models + architectures
 

@@ -20,6 +20,7 @@ from gpuloom.codec.node_labels import (
     capacity_type,
     first_label,
 )
+from gpuloom.codec.resources import MOST_CPU_MILLI, MOST_MEMORY_BYTES
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.objects import JsonObject, metadata_of, without_managed_fields
 from gpuloom.kube.parse import quantity_milli, quantity_value
@@ -108,8 +109,8 @@ def _place(
             Taint(first_label(taint, "key"), first_label(taint, "value"), first_label(taint, "effect"))
             for taint in taints[:MAX_TAINTS]
         ),
-        cpu_milli=_known(allocatable.get("cpu"), quantity_milli),
-        memory_bytes=_known(allocatable.get("memory"), quantity_value),
+        cpu_milli=min(_known(allocatable.get("cpu"), quantity_milli), MOST_CPU_MILLI),
+        memory_bytes=min(_known(allocatable.get("memory"), quantity_value), MOST_MEMORY_BYTES),
         provider_id=_provider_id(spec),
         labels=_selectable(labels),
     )

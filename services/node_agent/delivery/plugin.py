@@ -154,6 +154,11 @@ class Plugin:
         allocation = verify(asking, facts, self._held())
         if allocation is None:
             return None, Edits()
+        if ANNOTATION_DELIVERED in annotations:
+            # Where the runtime shows a pod's annotations on its containers, ours could not be told from it.
+            raise NotAllowedError(
+                f"the pod carries {ANNOTATION_DELIVERED}, which only the node agent writes; take it out"
+            )
         names = device_names(allocation, facts.gpus)
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
         parts = self._parts

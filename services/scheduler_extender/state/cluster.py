@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from gpuloom.codec.hold import hold_from_object
 from gpuloom.codec.pod import pod_ref
+from gpuloom.codec.resources import MOST_CPU_MILLI, MOST_MEMORY_BYTES
 from gpuloom.errors import InvalidRequestError
 from gpuloom.kube.cache import Change
 from gpuloom.kube.objects import JsonObject, metadata_of, uid_of
@@ -20,6 +21,9 @@ from services.scheduler_extender.core.ledger.ledger import Ledger
 from services.scheduler_extender.core.objects.pods import HostShare, host_share, nomination_of, observed_pod
 from services.scheduler_extender.core.views.hosts import Hosts, HostTotals
 from services.scheduler_extender.core.views.views import Views
+
+MOST_PODS = 2**31 - 1
+"""So many at most a node is said to take; the kubelet's own number has no more bits."""
 
 
 class ClusterState:
@@ -177,9 +181,9 @@ def _totals(node: JsonObject) -> HostTotals | None:
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     try:
         return HostTotals(
-            quantity_milli(allocatable.get("cpu", "0")),
-            quantity_value(allocatable.get("memory", "0")),
-            quantity_value(allocatable.get("pods", "0")),
+            min(quantity_milli(allocatable.get("cpu", "0")), MOST_CPU_MILLI),
+            min(quantity_value(allocatable.get("memory", "0")), MOST_MEMORY_BYTES),
+            min(quantity_value(allocatable.get("pods", "0")), MOST_PODS),
         )
     except (ValueError, TypeError):
         return None

@@ -217,6 +217,15 @@ def test_only_one_container_may_ask_for_ours() -> None:
         pod_request(a_pod(a_container("a", limits=limits), a_container("b", limits=limits)))
 
 
+def test_a_refusal_is_short_however_many_kinds_of_devices_a_pod_asks_for() -> None:
+    limits = {f"nvidia.com/mig-1g.{size}gb": 1 for size in range(1, 5000)}
+
+    with pytest.raises(InvalidRequestError, match="one kind of device") as refused:
+        pod_request(a_pod(a_container("a", limits=limits)))
+
+    assert len(str(refused.value)) < 512
+
+
 def test_ours_and_nvidias_in_two_containers_of_a_pod_are_refused() -> None:
     ours = a_container("a", limits={"gpuloom.dev/gpu-milli": 100})
     nvidias = a_container("b", limits={"nvidia.com/gpu": 1})

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloom.codec import pod as codec
+from gpuloom.codec.environment import VARIABLE
 from gpuloom.codec.pod import MAX_KNOWN_BYTES, MAX_KNOWN_REQUESTS, pod_request
 from gpuloom.errors import InvalidRequestError
-from gpuloom.names import ANNOTATION_MIG_PROFILE, ANNOTATION_TOPOLOGY
+from gpuloom.names import ANNOTATION_MIG_PROFILE, ANNOTATION_TOPOLOGY, ANNOTATION_VISIBLE_DEVICES
 
 PARTS: dict[str, list[Any]] = {
     "amount": ["1", "2", 1, 2, "nonsense", None],
@@ -18,16 +19,24 @@ PARTS: dict[str, list[Any]] = {
     "annotation": ["nvlink", "numa", "", None],
     "runtime_class": ["nvidia", None],
     "name": ["main", "other"],
+    "debugging": [None, "void", "all"],
 }
 
 
-def a_pod(amount: Any, cpu: Any, annotation: Any, runtime_class: Any, name: str) -> dict[str, Any]:
+def a_pod(
+    amount: Any, cpu: Any, annotation: Any, runtime_class: Any, name: str, debugging: Any = None
+) -> dict[str, Any]:
+    """`debugging`: which GPUs an ephemeral container says that it sees; None if there is none."""
     asked = {"nvidia.com/gpu": amount, "cpu": cpu}
+    path = f"metadata.annotations['{ANNOTATION_VISIBLE_DEVICES}']"
+    own = [{"name": VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": path}}}]
+    ephemeral = [{"name": "debug", "env": [{"name": VARIABLE, "value": debugging}]}]
     return {
         "metadata": {"name": "pod", "uid": "uid", "annotations": {ANNOTATION_TOPOLOGY: annotation}},
         "spec": {
             "runtimeClassName": runtime_class,
-            "containers": [{"name": name, "resources": {"limits": asked, "requests": asked}}],
+            "containers": [{"name": name, "env": own, "resources": {"limits": asked, "requests": asked}}],
+            "ephemeralContainers": ephemeral if debugging else None,
         },
     }
 
@@ -59,7 +68,7 @@ def test_an_annotation_that_is_null_is_not_one_that_is_absent() -> None:
 
 def test_what_is_remembered_is_bounded_in_number_and_size() -> None:
     huge = a_pod("1", "1", None, None, "main")
-    huge["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * MAX_KNOWN_BYTES}]
+    huge["spec"]["containers"][0]["env"] += [{"name": "A", "value": "x" * MAX_KNOWN_BYTES}]
 
     for number in range(MAX_KNOWN_REQUESTS + 10):
         pod_request(a_pod("1", str(number + 1), None, None, "main"))

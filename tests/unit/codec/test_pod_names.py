@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuloom.codec import pod_names
 from gpuloom.codec.pod_names import MAX_NAMED, unknown_names
 from gpuloom.names import POD_KEYS
 from tests.effort import examples
@@ -70,6 +71,19 @@ def test_many_are_not_all_told() -> None:
     pod = a_pod({f"gpuloom.dev/unheard-of-{number}": "v" for number in range(50)})
 
     assert len(unknown_names(pod)) == MAX_NAMED
+
+
+def test_no_more_is_compared_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def note(name: str, *_: object, **__: object) -> list[str]:
+        compared.append(name)
+        return []
+
+    monkeypatch.setattr(pod_names, "get_close_matches", note)
+    unknown_names(a_pod({f"gpuloom.dev/x{number}": "" for number in range(1000)}))
+
+    assert len(compared) == MAX_NAMED
 
 
 @given(metadata=JSON, spec=JSON)

@@ -6,15 +6,15 @@ import orjson
 import pytest
 
 from gpuloom.codec.allocation import encode_allocation
-from gpuloom.codec.facts import MAX_LABELS
+from gpuloom.codec.facts import MAX_LABELS, node_facts_from_proto, node_facts_to_proto
 from gpuloom.errors import InvalidRequestError
 from gpuloom.model.node import NodeMode
-from gpuloom.model.snapshot import NodePlace, Taint
+from gpuloom.model.snapshot import NodeFacts, NodePlace, Taint
 from gpuloom.names import ANNOTATION_ALLOCATION
 from services.discovery.adapters.kubernetes import PlaceLabels, cluster_node, internal_address, trimmed_node
 from services.discovery.adapters.pods import agent_pod, node_pod, trimming
 from services.discovery.core.pods import Asked
-from tests.unit.discovery.builders import a_ref, an_allocation, share
+from tests.unit.discovery.builders import a_ref, a_state, an_allocation, share
 from tests.unit.discovery.kubernetes_objects import (
     AGENT_LABELS,
     a_container,
@@ -132,6 +132,16 @@ def test_an_amount_of_gpus_that_can_not_be_read_counts_as_some() -> None:
 @pytest.mark.parametrize("amount", ["many", None, "-3", [], {}])
 def test_an_amount_of_cpu_that_can_not_be_read_is_not_known(amount: Any) -> None:
     assert cluster_node(a_node_object(offers={"cpu": amount})).place.cpu_milli == 0
+
+
+def test_a_node_that_offers_more_than_any_machine_has_can_be_told_to_readers() -> None:
+    largest = "9223372036854775807"
+    offers = {"cpu": largest, "memory": largest, "nvidia.com/gpu": largest}
+    place = cluster_node(a_node_object(offers=offers)).place
+
+    told = node_facts_to_proto(NodeFacts(a_state(), place=place))
+
+    assert node_facts_from_proto(told).place == place
 
 
 def test_a_node_without_status_offers_nothing_and_has_no_address() -> None:

@@ -141,6 +141,13 @@ def test_refusals_name_no_node_and_no_device() -> None:
         assert "uid-node" not in outcome.reason
 
 
+def test_a_refusal_is_short_however_many_models_a_pod_would_take() -> None:
+    outcome = fit(whole(models=tuple(f"{number:0128}" for number in range(32))), a_node(a_card()))
+
+    assert isinstance(outcome, Refusal)
+    assert len(outcome.reason) < 1536
+
+
 def test_delivery_by_environment_needs_the_nvidia_runtime_class() -> None:
     node = a_node(a_card(), delivery=Delivery.ENV)
 

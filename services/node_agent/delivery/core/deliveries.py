@@ -29,10 +29,15 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """`container` is the one that its allocation names; empty if it has no allocation of its own."""
+    """`container` is the one that its allocation names; empty if it has no allocation of its own.
+
+    `is_marked`: it carries our mark itself, as only its owner can have written it. Some runtimes show that on
+    its containers, too; we never deliver to such a pod.
+    """
 
     ref: PodRef
     container: str
+    is_marked: bool = False
 
 
 _NOBODY = _Pod(PodRef("", "", ""), "")
@@ -84,7 +89,7 @@ class Deliveries:
             if container.state == pb.CONTAINER_STOPPED:
                 continue
             pod = self._pods.get(container.pod_sandbox_id, _NOBODY)
-            mark = container.annotations.get(ANNOTATION_DELIVERED)
+            mark = None if pod.is_marked else container.annotations.get(ANNOTATION_DELIVERED)
             if mark is None:
                 without += [pod.ref] if pod.container == container.name else []
                 continue
@@ -135,12 +140,12 @@ class Deliveries:
 
 
 def _pod(pod: pb.PodSandbox) -> _Pod:
-    ref = PodRef(pod.namespace, pod.name, pod.uid)
+    ref, is_marked = PodRef(pod.namespace, pod.name, pod.uid), ANNOTATION_DELIVERED in pod.annotations
     try:
         allocation = decode_allocation(pod.annotations.get(ANNOTATION_ALLOCATION, ""))
     except InvalidRequestError:
-        return _Pod(ref, "")
-    return _Pod(ref, allocation.container if allocation.pod_uid == pod.uid else "")
+        return _Pod(ref, "", is_marked)
+    return _Pod(ref, allocation.container if allocation.pod_uid == pod.uid else "", is_marked)
 
 
 def _devices(mark: str) -> tuple[AllocatedDevice, ...]:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuloom.codec.facts import MAX_LABEL_NAME_LENGTH
+from gpuloom.codec.fields import shown
 from gpuloom.kube.objects import JsonObject, metadata_of
 from gpuloom.names import (
     ANNOTATION_GANG_SIZE,
@@ -18,6 +20,8 @@ from gpuloom.names import (
 from gpuloom.placement.gangs.gang import DomainWish
 
 MOST_MEMBERS = 4096
+MOST_SAID = 4
+"""Of what contradicts itself so many are told: the text is sent for every node that is refused."""
 DEFAULT_TIMEOUT_S = 300
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 5, 43_200
 LABEL_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
@@ -86,7 +90,7 @@ def together(gang: str, members: Sequence[Membership]) -> Membership:
     problem = next((member.problem for member in members if member.problem), "")
     for of, said in (("sizes", sizes), ("timeouts", timeouts), ("topologies", wishes)):
         if len(said) > 1 and not problem:
-            problem = f"its pods say different {of}: {', '.join(sorted(map(_said, said)))}"
+            problem = f"its pods say different {of}: {', '.join(sorted(map(_said, said))[:MOST_SAID])}"
     said_s, wish = next(iter(timeouts), None), next(iter(wishes), None)
     return Membership(gang, next(iter(sizes), None), said_s, wish, problem)
 
@@ -102,7 +106,7 @@ def _whole(annotations: JsonObject, key: str, least: int, most: int) -> int | No
     if text is None:
         return None
     if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ValueError(f"{key} must be a whole number, not {text!r}")
+        raise ValueError(f"{key} must be a whole number, not {shown(text)}")
     if not least <= int(text) <= most:
         raise ValueError(f"{key} must be {least} to {most}, not {text}")
     return int(text)
@@ -112,9 +116,13 @@ def _wish(text: object) -> DomainWish | None:
     if text is None or text == "":
         return None
     key, _, how = str(text).partition(":")
-    if _KEY.fullmatch(key) is None or how not in ("", "required", "preferred"):
+    if (
+        len(key) > MAX_LABEL_NAME_LENGTH
+        or _KEY.fullmatch(key) is None
+        or how not in ("", "required", "preferred")
+    ):
         raise ValueError(
             f"{ANNOTATION_GANG_TOPOLOGY} must be the key of a node label, with :required (the default) or "
-            f":preferred behind it, not {text!r}"
+            f":preferred behind it, not {shown(text)}"
         )
     return DomainWish(key, required=how != "preferred")

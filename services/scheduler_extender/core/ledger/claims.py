@@ -5,7 +5,9 @@ devices, such a pod has none. Where the kubelet does, it has as many as it asks 
 the kubelet lists them. Whatever else is in doubt may hold any device, and closes the node.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, repeat
 
 from gpuloom.model.allocation import Allocation
 from gpuloom.model.ledger import Claim, EntryState
@@ -15,6 +17,8 @@ from gpuloom.model.snapshot import NodeFacts
 from gpuloom.placement.occupancy.modes import mode_of_pod
 
 OTHER_NODE = "its allocation names another node"
+MOST_PLUGGED = 1024
+"""Anybody may bind a pod himself that asks for billions of devices; no node has more than so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,17 @@ def _given_by_kubelet(pod: ObservedPod, unknown: Claim) -> Claim:
         unknown,
         # Of devices that only init containers ask for the kubelet never lists any.
         devices=None if lasting else (),
-        wanted=lasting,
-        unlisted=tuple(
-            devices.kind for devices in asked.plugged for _ in range(devices.most - devices.lasting)
-        ),
+        wanted=min(lasting, MOST_PLUGGED),
+        unlisted=tuple(islice(_unlisted(asked.plugged), MOST_PLUGGED)),
         problem="",
     )
+
+
+def _unlisted(plugged: Sequence[PluggedDevices]) -> Iterator[str]:
+    """The kind of each device that is kept for init containers alone."""
+    for devices in plugged:
+        # One for each unit would be more than Python counts.
+        yield from repeat(devices.kind, min(devices.most - devices.lasting, MOST_PLUGGED))
 
 
 def _given_by_agent(pod: ObservedPod, unknown: Claim, state: NodeState) -> Claim:

@@ -21,6 +21,7 @@ _STATUSES = ("initContainerStatuses", "containerStatuses")
 _ENDED = ("Succeeded", "Failed")
 _WORD_OF_KUBELET = ("startTime", *_STATUSES, "ephemeralContainerStatuses")
 _KINDS_REMEMBERED = 4096
+_LARGEST_REMEMBERED_BYTES = 16_384
 
 
 def trim_pod(pod: JsonObject) -> JsonObject:
@@ -72,8 +73,13 @@ def _shared(listed: Any) -> Any:
     return _one_of_a_kind(orjson.dumps(asked))
 
 
-@lru_cache(maxsize=_KINDS_REMEMBERED)
 def _one_of_a_kind(text: bytes) -> Any:
+    """What is larger than what workloads have is not remembered: it would stay when its pod has gone."""
+    return _remembered(text) if len(text) <= _LARGEST_REMEMBERED_BYTES else orjson.loads(text)
+
+
+@lru_cache(maxsize=_KINDS_REMEMBERED)
+def _remembered(text: bytes) -> Any:
     return orjson.loads(text)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from gpuloom.errors import InvalidRequestError
+from gpuloom.kube.objects import uid_of
 from services.scheduler_extender.core.verbs.node_names import OfferedNames, listed_text
 
 JsonObject = dict[str, Any]
@@ -114,7 +115,7 @@ def _victim_uid(pod: object) -> str:
     """A MetaPod has the UID alone, a Pod has it in its metadata."""
     if not isinstance(pod, dict):
         return ""
-    uid = pod.get("UID") or pod.get("uid") or (pod.get("metadata") or {}).get("uid")
+    uid: object = pod.get("UID") or pod.get("uid") or uid_of(pod)
     return uid if isinstance(uid, str) else ""
 
 

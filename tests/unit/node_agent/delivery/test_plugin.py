@@ -230,6 +230,31 @@ async def test_a_mark_that_can_not_be_read_makes_holders_unknown_until_its_conta
     assert await held(deliveries) == []
 
 
+@pytest.mark.parametrize("mark", ['{"v": 2}', encode_allocation(an_allocation(pod="forger"))])
+async def test_a_mark_that_a_pod_carries_itself_says_nothing(mark: str) -> None:
+    deliveries = Deliveries()
+    plugin = a_plugin(deliveries)
+    pod, container = marked("forger", mark)
+    # CRI-O shows what a pod carries on its containers.
+    pod.annotations[ANNOTATION_DELIVERED] = mark
+    synchronize(plugin, (pod, container))
+
+    assert await held(deliveries) == []
+    assert create(plugin, "train", an_allocation())
+
+
+def test_a_pod_that_carries_a_mark_itself_gets_no_devices() -> None:
+    plugin, deliveries = a_synchronized_plugin()
+    sandbox = a_sandbox("train", an_allocation())
+    sandbox.annotations[ANNOTATION_DELIVERED] = "mine"
+    call = pb.CreateContainerRequest(pod=sandbox, container=a_container("train"))
+
+    with pytest.raises(NotAllowedError, match=ANNOTATION_DELIVERED):
+        ask(plugin, "CreateContainer", call)
+
+    assert deliveries.all() == ()
+
+
 @pytest.mark.parametrize(
     ("method", "call"),
     [

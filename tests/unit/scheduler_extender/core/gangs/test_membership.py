@@ -8,7 +8,7 @@ import yaml
 
 from gpuloom.codec.custom.claims import gpu_reservation
 from services.scheduler_extender.core.gangs.losses import run_of
-from services.scheduler_extender.core.gangs.membership import gang_of, membership_of
+from services.scheduler_extender.core.gangs.membership import gang_of, membership_of, together
 from services.scheduler_extender.core.gangs.sizes import size_by_owner
 
 EXAMPLES = Path(__file__).parents[5] / "examples" / "gangs"
@@ -42,6 +42,20 @@ def test_a_size_that_is_none_is_a_problem_that_names_the_annotation(size: str) -
 
     assert found.size is None
     assert "gpuloom.dev/gang-size" in found.problem
+
+
+@pytest.mark.parametrize("key", ["size", "timeout_seconds", "topology"])
+@pytest.mark.parametrize("letter", ["x", "9", "!"])
+def test_a_problem_is_short_however_long_an_annotation_is(key: str, letter: str) -> None:
+    found = a_member(**{key: letter * 250_000})
+
+    assert 0 < len(found.problem) < 512
+
+
+def test_what_members_contradict_each_other_in_is_told_in_part() -> None:
+    members = [a_member(size=str(size)) for size in range(1, 4097)]
+
+    assert 0 < len(together("ns/g", members).problem) < 512
 
 
 def test_a_topology_is_required_unless_it_says_otherwise() -> None:

@@ -143,3 +143,12 @@ def test_of_a_pod_that_waits_its_nomination_is_kept_and_of_a_bound_one_its_prior
     assert "creationTimestamp" not in kept["metadata"]
     assert kept["spec"]["priority"] == 7
     assert "nominatedNodeName" not in kept["status"]
+
+
+def test_what_a_huge_pod_asks_for_is_not_kept_when_it_has_gone() -> None:
+    huge = a_pod(a_ref("huge"), {f"example.com/{number}": "1" for number in range(10_000)}, node="node")
+
+    kept = trim_pod(huge)
+
+    assert kept["spec"]["containers"] == huge["spec"]["containers"]
+    assert kept["spec"]["containers"] is not trim_pod(huge)["spec"]["containers"]

@@ -182,3 +182,13 @@ def test_hostile_pods_get_an_answer_about_the_names_asked(verb: str, pod: Any, n
             assert [entry["Host"] for entry in answer] == list(dict.fromkeys(names))
         case _:
             assert answer == {"NodeNameToMetaVictims": {}}
+
+
+@pytest.mark.parametrize(
+    "pod", [None, "uid", 1, {"metadata": "uid"}, {"metadata": {"uid": 1}}, {"UID": {"a": 1}}]
+)
+def test_a_victim_that_is_none_is_left_out(pod: Any) -> None:
+    known = [{"UID": "a"}, {"uid": "b"}, {"metadata": {"uid": "c"}}]
+    call = body(NodeNameToVictims={"n1": {"Pods": [*known, pod]}})
+
+    assert wire.victims_offered(call, "n1") == {"a", "b", "c"}
