@@ -3,13 +3,14 @@
 A sweep reads everything of one cloud at one time and decides bounded steps, each of which may be repeated
 after a crash: a machine is asked for by the claim's token, or by a size of the group that is counted from
 machines and claims, never by adding one. A machine without a claim is adopted, a claim without a machine is
-given up, and a machine of a claim that is over is ended.
+given up, and a machine of a claim that is over is ended: if it is a node that was not drained, its claim
+begins again instead.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim, GpuNodeClaimStatus
@@ -182,12 +183,14 @@ def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) ->
     status, now = claim.status, seen.now
     if status.state is ClaimState.REQUESTED:
         return _waiting_step(claim, seen)
-    node = None if instance is None else seen.nodes.get(instance.provider_id.lower())
+    if instance is None:
+        return _unlisted_step(claim, seen)
+    node, is_launched = seen.nodes.get(instance.provider_id.lower()), status.state is ClaimState.LAUNCHED
     # Of what is a node its kubelet and its GPUs tell, not how its launch went.
-    if instance is not None and node is None:
-        if _may_be_a_node(claim, instance, seen):
+    if node is None:
+        if is_launched and _may_be_a_node(claim, instance, seen):
             return None
-        failure = _failure_of(instance, seen.view.failures) if status.state is ClaimState.LAUNCHED else None
+        failure = _failure_of(instance, seen.view.failures) if is_launched else None
         if failure is not None:
             return Record(claim, _given_up(claim, failure, now))
     following = life.next_status(claim, instance, node, now, seen.timeouts)
@@ -197,28 +200,60 @@ def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) ->
 def _may_be_a_node(claim: GpuNodeClaim, instance: Instance, seen: Seen) -> bool:
     """Whether a machine that was there already may serve as a node that does not say so: where no node has
     a provider id of this cloud, none of them can be told from those that never joined."""
-    adopted = claim.spec.token == instance.instance_id and claim.status.state is ClaimState.LAUNCHED
+    adopted = claim.spec.token == instance.instance_id
     scheme, _, _ = instance.provider_id.lower().partition("://")
     return adopted and not any(known.startswith(f"{scheme}://") for known in seen.nodes)
 
 
 def _draining_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:
     if instance is None:
-        drained = claim.status.instance_id is None or claim.meta.name in seen.drained
-        status = (
-            life.gone(claim.status, seen.now)
-            if drained
-            else life.without_machine(claim, seen.now, seen.timeouts)
-        )
-        return None if status is None else Record(claim, status)
-    ends = claim.meta.name in seen.drained and instance.state is not InstanceState.ENDING
-    return End(claim, instance) if ends else None
+        return _unlisted_step(claim, seen)
+    if claim.meta.name not in seen.drained or instance.state is InstanceState.ENDING:
+        return None
+    node = seen.nodes.get(instance.provider_id.lower())
+    if node is not None and claim.status.node_name is None:
+        # It joined after it was given up, so that nobody has drained it.
+        return Record(claim, replace(claim.status, node_name=node.name))
+    return End(claim, instance)
+
+
+def _unlisted_step(claim: GpuNodeClaim, seen: Seen) -> Step | None:
+    status, now = claim.status, seen.now
+    why = seen.view.why_unknown(claim.spec.pool_name)
+    following: GpuNodeClaimStatus | None
+    if why and _may_be_there(claim, seen):
+        following = life.not_known(claim, why, now)
+    elif status.state is ClaimState.DRAINING and (
+        status.instance_id is None or claim.meta.name in seen.drained
+    ):
+        following = life.drained(status, now)
+    else:
+        following = life.without_machine(claim, now, seen.timeouts)
+    return None if following is None else Record(claim, following)
+
+
+def _may_be_there(claim: GpuNodeClaim, seen: Seen) -> bool:
+    """Where no cloud tells, its node does, and what was launched lately may still become one."""
+    launched = life.condition_of(claim, life.CONDITION_LAUNCHED)
+    known = {claim.status.node_name, None if launched is None else launched.message.lower()}
+    if any(node.name in known or provider_id in known for provider_id, node in seen.nodes.items()):
+        return True
+    is_young = claim.status.launched is not None and (
+        (seen.now - claim.status.launched).total_seconds() < seen.timeouts.register_s
+    )
+    return claim.status.state is ClaimState.LAUNCHED and is_young
 
 
 def _after_the_end(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:
-    """A machine that came after its claim was given up is nobody's, and costs."""
+    """A machine that came after its claim was given up is nobody's, and costs. One that is a node has pods,
+    and goes as any other node: drained."""
+    if instance is not None and instance.state is InstanceState.ENDING:
+        return None
     if instance is not None:
-        return End(claim, instance) if instance.state is not InstanceState.ENDING else None
+        is_node = instance.provider_id.lower() in seen.nodes or _may_be_a_node(claim, instance, seen)
+        if life.was_drained(claim) or not is_node:
+            return End(claim, instance)
+        return Record(claim, life.begun_again(claim.status, instance, seen.now))
     ended = claim.status.gone
     if (
         ended is None
