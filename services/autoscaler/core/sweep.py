@@ -97,8 +97,9 @@ def sweep(seen: Seen) -> list[Step]:
         step = None if _is_unknown(claim, seen) else _step_of(claim, pairs, seen)
         if step is not None:
             steps.append(step)
+    ended = {step.instance.instance_id for step in steps if isinstance(step, End)}
     for group in seen.view.groups:
-        steps.extend(_size_steps(group, pairs, seen))
+        steps.extend(_size_steps(group, pairs, seen, ended))
     if not seen.view.groups and not seen.view.unread:
         steps.extend(_asks_by_token(seen))
     steps.extend(Adopt(adopted_name(one), one) for one in pairs.unclaimed)
@@ -291,8 +292,9 @@ def _given_up(claim: GpuNodeClaim, failure: LaunchFailure, now: datetime) -> Gpu
     return life.failed(claim.status, life.CONDITION_LAUNCHED, reason, failure.message, now)
 
 
-def _size_steps(group: Group, pairs: _Pairs, seen: Seen) -> list[Step]:
-    """A size for the group, counted anew from what is there and what waits."""
+def _size_steps(group: Group, pairs: _Pairs, seen: Seen, ended: AbstractSet[str]) -> list[Step]:
+    """A size for the group, counted anew from what is there and what waits. `ended`: machines whose end goes
+    before, and with each its place in the group."""
     waiting = [
         claim
         for claim in pairs.waiting(group, seen.claims)
@@ -300,7 +302,7 @@ def _size_steps(group: Group, pairs: _Pairs, seen: Seen) -> list[Step]:
         if claim.status.state is ClaimState.REQUESTED and _waiting_step(claim, seen) is None
     ]
     machines = [one for one in seen.view.instances if one.group == group.name]
-    live = [one for one in machines if one.state is not InstanceState.ENDING]
+    live = [one for one in machines if one.state is not InstanceState.ENDING and one.instance_id not in ended]
     size = max(len(live) + len(waiting), group.min_size)
     if size > group.desired and waiting:
         return [Ask(waiting[-1], _order(waiting[-1], group.name, size))]

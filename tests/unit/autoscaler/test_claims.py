@@ -125,6 +125,21 @@ def test_one_list_that_leaves_a_machine_out_ends_nothing_however_old_its_claim(g
     assert len(world.live_claims()) == len(world.machines) == world.bought == 1
 
 
+def test_a_machine_that_is_ended_while_another_is_asked_for_counts_no_more() -> None:
+    """Else the group would be set to a size that has a place for it, and get another one there."""
+    world = ready_world(grouped=True)
+    world.drain(f"{POOL}-0")
+    world.create_claim()
+    requested = life.requested(world.now)
+    world.claims[f"{POOL}-1"] = replace(world.claims[f"{POOL}-1"], status=requested)
+
+    world.sweep()
+    world.quiesce()
+
+    assert world.bought == world.created == 2
+    assert len(world.machines) == 1
+
+
 def test_a_machine_that_a_list_leaves_out_once_makes_its_group_no_smaller() -> None:
     """The cloud would choose which machine ends, and nobody drained it."""
     world = World(grouped=True)
