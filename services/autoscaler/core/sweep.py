@@ -119,7 +119,7 @@ class _Pairs:
         self.by_claim: dict[str, Instance] = {}
         self.is_new: set[str] = set()
         self._by_id = {one.instance_id: one for one in seen.view.instances}
-        self._by_token = {one.token: one for one in seen.view.instances if one.token}
+        self._by_token = {_token_of(one): one for one in seen.view.instances}
         for claim in seen.claims:
             self._known(claim)
         taken = {one.instance_id for one in self.by_claim.values()}
@@ -330,7 +330,7 @@ def _is_missing(claim: GpuNodeClaim, listed: AbstractSet[str]) -> bool:
 
 
 def _asks_by_token(seen: Seen) -> list[Step]:
-    known = {one.token for one in seen.view.instances}
+    known = {_token_of(one) for one in seen.view.instances}
     return [
         Ask(claim, _order(claim, "", 0))
         for claim in seen.claims
@@ -339,6 +339,11 @@ def _asks_by_token(seen: Seen) -> list[Step]:
         and claim.spec.token not in known
         and _waiting_step(claim, seen) is None
     ]
+
+
+def _token_of(instance: Instance) -> str:
+    """Where its cloud keeps none, that of the claim by which it is adopted."""
+    return instance.token or instance.instance_id
 
 
 def _order(claim: GpuNodeClaim, group: str, size: int) -> Order:

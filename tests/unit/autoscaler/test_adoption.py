@@ -1,6 +1,7 @@
 """No node's machine is ended undrained, whatever became of its claim while its cloud did not tell of it."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -127,6 +128,24 @@ def test_a_node_that_joined_after_it_was_given_up_is_drained_before_its_machine_
     assert named == "i-0"
     assert not world.ended_undrained
     assert not world.machines
+
+
+def test_a_machine_gets_the_claim_that_was_made_for_it_though_an_older_one_comes_to_light() -> None:
+    """Else the claim's name is taken, and the machine is nobody's for good."""
+    world = World(grouped=True, desired=1)
+    world.settle_cloud()
+    world.sweep()
+    older = world.now - timedelta(hours=1)
+    first = world.machines["i-0"]
+    world.machines["i-1"] = replace(
+        first, instance_id="i-1", provider_id="aws:///us-west-2a/i-1", launched_at=older
+    )
+    world.desired = 2
+
+    world.quiesce()
+
+    owned = {one.spec.token: one.status.instance_id for one in world.live_claims()}
+    assert owned == {"i-0": "i-0", "i-1": "i-1"}
 
 
 def test_a_node_that_joined_after_its_claim_was_over_was_never_drained() -> None:
