@@ -109,12 +109,20 @@ class GcpCloud:
         return CloudView(self.provider, tuple(instances), (group,), tuple(failures_of(listed, name)))
 
     def _get(self, name: str) -> Any:
-        return self._groups.get(
-            project=self._settings.project,
-            zone=self._zone_of(name),
-            instance_group_manager=name,
-            timeout=_CALL_S,
-        )
+        known = name in self._zones
+        try:
+            return self._groups.get(
+                project=self._settings.project,
+                zone=self._zone_of(name),
+                instance_group_manager=name,
+                timeout=_CALL_S,
+            )
+        except exceptions.NotFound:
+            if not known:
+                raise
+            # It may have been made anew in another zone.
+            del self._zones[name]
+            return self._get(name)
 
     def _managed(self, name: str) -> list[Any]:
         return list(

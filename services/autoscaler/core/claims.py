@@ -1,8 +1,9 @@
 """One claim's way from a wish to a machine and its end: which state comes next, and when to give up.
 
 Requested → Launched (the cloud shows a machine) → Registered (the node is there) → GPUReady (it offers its
-GPUs) → Draining → Gone. A state never goes back. Everything that a later decision needs is on the claim
-itself, so that a crash at any step forgets nothing.
+GPUs) → Draining → Gone. A state never goes back, unless a machine that was given up turns out to be a node:
+its claim begins again. Everything that a later decision needs is on the claim itself, so that a crash at any
+step forgets nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ CONDITION_GPU_READY = "GPUReady"
 CONDITION_INTERRUPTED = "Interrupted"
 CONDITION_DRAINED = "Drained"
 CONDITION_LISTED = "Listed"
-"""False since a cloud's list left the machine out, so that one such list ends nothing."""
+"""False since a cloud's list left the machine out, so that one such list ends nothing. Unknown while nobody
+lists the machines of its pool."""
 
 REASON_OF_FAILURE = {
     FailureKind.CAPACITY: "NoCapacity",
@@ -80,13 +82,11 @@ def is_live(claim: GpuNodeClaim) -> bool:
 
 
 def next_status(
-    claim: GpuNodeClaim, instance: Instance | None, node: NodeFact | None, now: datetime, timeouts: Timeouts
+    claim: GpuNodeClaim, instance: Instance, node: NodeFact | None, now: datetime, timeouts: Timeouts
 ) -> GpuNodeClaimStatus | None:
     """What to record of a claim that has a machine, given what is seen of it; None: nothing new."""
-    status = claim.status
-    if instance is None:
-        return without_machine(claim, now, timeouts)
-    if _is_unlisted(claim):
+    status, listed = claim.status, condition_of(claim, CONDITION_LISTED)
+    if listed is not None and listed.status is not ConditionStatus.TRUE:
         return with_condition(status, CONDITION_LISTED, True, "ListedAgain", instance.provider_id, now=now)
     if status.state is ClaimState.LAUNCHED:
         return _of_launched(status, node, now, timeouts)
@@ -121,6 +121,24 @@ def gone(status: GpuNodeClaimStatus, now: datetime) -> GpuNodeClaimStatus:
     return replace(status, state=ClaimState.GONE, gone=now)
 
 
+def drained(status: GpuNodeClaimStatus, now: datetime) -> GpuNodeClaimStatus:
+    """Gone as it was meant to be. Of a node that was never known nobody can say that it was drained."""
+    told = next((one for one in status.conditions if one.type == CONDITION_DRAINED), None)
+    if told is not None and status.node_name is not None:
+        status = with_condition(status, CONDITION_DRAINED, True, told.reason, told.message, now=now)
+    return gone(status, now)
+
+
+def was_drained(claim: GpuNodeClaim) -> bool:
+    told = condition_of(claim, CONDITION_DRAINED)
+    return told is not None and told.status is ConditionStatus.TRUE
+
+
+def begun_again(status: GpuNodeClaimStatus, instance: Instance, now: datetime) -> GpuNodeClaimStatus:
+    """As of a machine that is adopted: what its claim said before was wrong."""
+    return launched(requested(now, status.price_nano_usd_per_hour), instance, now)
+
+
 def failed(
     status: GpuNodeClaimStatus, condition: str, reason: str, message: str, now: datetime
 ) -> GpuNodeClaimStatus:
@@ -130,9 +148,11 @@ def failed(
 
 
 def with_condition(
-    status: GpuNodeClaimStatus, kind: str, holds: bool, reason: str, message: str, *, now: datetime
+    status: GpuNodeClaimStatus, kind: str, holds: bool | None, reason: str, message: str, *, now: datetime
 ) -> GpuNodeClaimStatus:
-    value = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+    """`holds` None: it is not known."""
+    values = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
+    value = values[holds]
     before = next((one for one in status.conditions if one.type == kind), None)
     since = before.last_transition if before is not None and before.status is value else now
     condition = Condition(kind, value, reason, message[:1024], since)
@@ -154,7 +174,7 @@ def without_machine(claim: GpuNodeClaim, now: datetime, timeouts: Timeouts) -> G
     """At first it is merely not listed; one that the cloud said it takes back is gone at once."""
     status, told = claim.status, condition_of(claim, CONDITION_LISTED)
     if not has_notice(claim):
-        if told is None or not _is_unlisted(claim):
+        if told is None or told.status is not ConditionStatus.FALSE:
             text = "the cloud does not list the machine"
             return with_condition(status, CONDITION_LISTED, False, "NotListed", text, now=now)
         if not _is_over(told.last_transition, timeouts.missing_s, now):
@@ -166,9 +186,12 @@ def without_machine(claim: GpuNodeClaim, now: datetime, timeouts: Timeouts) -> G
     return gone(with_condition(status, CONDITION_DRAINED, False, REASON_LOST, text, now=now), now)
 
 
-def _is_unlisted(claim: GpuNodeClaim) -> bool:
+def not_known(claim: GpuNodeClaim, why: str, now: datetime) -> GpuNodeClaimStatus | None:
+    """Nobody tells whether its machine is there, which is not that it is gone."""
     told = condition_of(claim, CONDITION_LISTED)
-    return told is not None and told.status is ConditionStatus.FALSE
+    if told is not None and told.status is ConditionStatus.UNKNOWN:
+        return None
+    return with_condition(claim.status, CONDITION_LISTED, None, "NotKnown", why, now=now)
 
 
 def _of_launched(

@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from gpuloom.model.policies import CapacityType, CloudProvider
 
+GROUPED = frozenset({CloudProvider.AWS, CloudProvider.GCP, CloudProvider.AZURE})
+"""Clouds whose machines are known by their groups alone."""
+
 
 class InstanceState(StrEnum):
     """ENDING: it was told to end and takes no more work. An instance that is gone is not shown at all."""
@@ -95,6 +98,14 @@ class CloudView:
 
     def group_of_pool(self, pool: str) -> Group | None:
         return next((group for group in self.groups if group.pool == pool), None)
+
+    def why_unknown(self, pool: str) -> str:
+        """Why nobody can tell which machines the pool has; empty if it is known."""
+        if pool in self.unread:
+            return self.unread[pool]
+        if self.provider in GROUPED and self.group_of_pool(pool) is None:
+            return f"no group of the cloud is configured for pool {pool}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 A sweep reads everything of one cloud at one time and decides bounded steps, each of which may be repeated
 after a crash: a machine is asked for by the claim's token, or by a size of the group that is counted from
 machines and claims, never by adding one. A machine without a claim is adopted, a claim without a machine is
-given up, and a machine of a claim that is over is ended.
+given up, and a machine of a claim that is over is ended: if it is a node that was not drained, its claim
+begins again instead.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim, GpuNodeClaimStatus
@@ -96,8 +97,9 @@ def sweep(seen: Seen) -> list[Step]:
         step = None if _is_unknown(claim, seen) else _step_of(claim, pairs, seen)
         if step is not None:
             steps.append(step)
+    ended = {step.instance.instance_id for step in steps if isinstance(step, End)}
     for group in seen.view.groups:
-        steps.extend(_size_steps(group, pairs, seen))
+        steps.extend(_size_steps(group, pairs, seen, ended))
     if not seen.view.groups and not seen.view.unread:
         steps.extend(_asks_by_token(seen))
     steps.extend(Adopt(adopted_name(one), one) for one in pairs.unclaimed)
@@ -117,7 +119,7 @@ class _Pairs:
         self.by_claim: dict[str, Instance] = {}
         self.is_new: set[str] = set()
         self._by_id = {one.instance_id: one for one in seen.view.instances}
-        self._by_token = {one.token: one for one in seen.view.instances if one.token}
+        self._by_token = {_token_of(one): one for one in seen.view.instances}
         for claim in seen.claims:
             self._known(claim)
         taken = {one.instance_id for one in self.by_claim.values()}
@@ -182,12 +184,14 @@ def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) ->
     status, now = claim.status, seen.now
     if status.state is ClaimState.REQUESTED:
         return _waiting_step(claim, seen)
-    node = None if instance is None else seen.nodes.get(instance.provider_id.lower())
+    if instance is None:
+        return _unlisted_step(claim, seen)
+    node, is_launched = seen.nodes.get(instance.provider_id.lower()), status.state is ClaimState.LAUNCHED
     # Of what is a node its kubelet and its GPUs tell, not how its launch went.
-    if instance is not None and node is None:
-        if _may_be_a_node(claim, instance, seen):
+    if node is None:
+        if is_launched and _may_be_a_node(claim, instance, seen):
             return None
-        failure = _failure_of(instance, seen.view.failures) if status.state is ClaimState.LAUNCHED else None
+        failure = _failure_of(instance, seen.view.failures) if is_launched else None
         if failure is not None:
             return Record(claim, _given_up(claim, failure, now))
     following = life.next_status(claim, instance, node, now, seen.timeouts)
@@ -197,28 +201,60 @@ def _growing_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) ->
 def _may_be_a_node(claim: GpuNodeClaim, instance: Instance, seen: Seen) -> bool:
     """Whether a machine that was there already may serve as a node that does not say so: where no node has
     a provider id of this cloud, none of them can be told from those that never joined."""
-    adopted = claim.spec.token == instance.instance_id and claim.status.state is ClaimState.LAUNCHED
+    adopted = claim.spec.token == instance.instance_id
     scheme, _, _ = instance.provider_id.lower().partition("://")
     return adopted and not any(known.startswith(f"{scheme}://") for known in seen.nodes)
 
 
 def _draining_step(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:
     if instance is None:
-        drained = claim.status.instance_id is None or claim.meta.name in seen.drained
-        status = (
-            life.gone(claim.status, seen.now)
-            if drained
-            else life.without_machine(claim, seen.now, seen.timeouts)
-        )
-        return None if status is None else Record(claim, status)
-    ends = claim.meta.name in seen.drained and instance.state is not InstanceState.ENDING
-    return End(claim, instance) if ends else None
+        return _unlisted_step(claim, seen)
+    if claim.meta.name not in seen.drained or instance.state is InstanceState.ENDING:
+        return None
+    node = seen.nodes.get(instance.provider_id.lower())
+    if node is not None and claim.status.node_name is None:
+        # It joined after it was given up, so that nobody has drained it.
+        return Record(claim, replace(claim.status, node_name=node.name))
+    return End(claim, instance)
+
+
+def _unlisted_step(claim: GpuNodeClaim, seen: Seen) -> Step | None:
+    status, now = claim.status, seen.now
+    why = seen.view.why_unknown(claim.spec.pool_name)
+    following: GpuNodeClaimStatus | None
+    if why and _may_be_there(claim, seen):
+        following = life.not_known(claim, why, now)
+    elif status.state is ClaimState.DRAINING and (
+        status.instance_id is None or claim.meta.name in seen.drained
+    ):
+        following = life.drained(status, now)
+    else:
+        following = life.without_machine(claim, now, seen.timeouts)
+    return None if following is None else Record(claim, following)
+
+
+def _may_be_there(claim: GpuNodeClaim, seen: Seen) -> bool:
+    """Where no cloud tells, its node does, and what was launched lately may still become one."""
+    launched = life.condition_of(claim, life.CONDITION_LAUNCHED)
+    known = {claim.status.node_name, None if launched is None else launched.message.lower()}
+    if any(node.name in known or provider_id in known for provider_id, node in seen.nodes.items()):
+        return True
+    is_young = claim.status.launched is not None and (
+        (seen.now - claim.status.launched).total_seconds() < seen.timeouts.register_s
+    )
+    return claim.status.state is ClaimState.LAUNCHED and is_young
 
 
 def _after_the_end(claim: GpuNodeClaim, instance: Instance | None, seen: Seen) -> Step | None:
-    """A machine that came after its claim was given up is nobody's, and costs."""
+    """A machine that came after its claim was given up is nobody's, and costs. One that is a node has pods,
+    and goes as any other node: drained."""
+    if instance is not None and instance.state is InstanceState.ENDING:
+        return None
     if instance is not None:
-        return End(claim, instance) if instance.state is not InstanceState.ENDING else None
+        is_node = instance.provider_id.lower() in seen.nodes or _may_be_a_node(claim, instance, seen)
+        if life.was_drained(claim) or not is_node:
+            return End(claim, instance)
+        return Record(claim, life.begun_again(claim.status, instance, seen.now))
     ended = claim.status.gone
     if (
         ended is None
@@ -256,8 +292,9 @@ def _given_up(claim: GpuNodeClaim, failure: LaunchFailure, now: datetime) -> Gpu
     return life.failed(claim.status, life.CONDITION_LAUNCHED, reason, failure.message, now)
 
 
-def _size_steps(group: Group, pairs: _Pairs, seen: Seen) -> list[Step]:
-    """A size for the group, counted anew from what is there and what waits."""
+def _size_steps(group: Group, pairs: _Pairs, seen: Seen, ended: AbstractSet[str]) -> list[Step]:
+    """A size for the group, counted anew from what is there and what waits. `ended`: machines whose end goes
+    before, and with each its place in the group."""
     waiting = [
         claim
         for claim in pairs.waiting(group, seen.claims)
@@ -265,7 +302,7 @@ def _size_steps(group: Group, pairs: _Pairs, seen: Seen) -> list[Step]:
         if claim.status.state is ClaimState.REQUESTED and _waiting_step(claim, seen) is None
     ]
     machines = [one for one in seen.view.instances if one.group == group.name]
-    live = [one for one in machines if one.state is not InstanceState.ENDING]
+    live = [one for one in machines if one.state is not InstanceState.ENDING and one.instance_id not in ended]
     size = max(len(live) + len(waiting), group.min_size)
     if size > group.desired and waiting:
         return [Ask(waiting[-1], _order(waiting[-1], group.name, size))]
@@ -293,7 +330,7 @@ def _is_missing(claim: GpuNodeClaim, listed: AbstractSet[str]) -> bool:
 
 
 def _asks_by_token(seen: Seen) -> list[Step]:
-    known = {one.token for one in seen.view.instances}
+    known = {_token_of(one) for one in seen.view.instances}
     return [
         Ask(claim, _order(claim, "", 0))
         for claim in seen.claims
@@ -302,6 +339,11 @@ def _asks_by_token(seen: Seen) -> list[Step]:
         and claim.spec.token not in known
         and _waiting_step(claim, seen) is None
     ]
+
+
+def _token_of(instance: Instance) -> str:
+    """Where its cloud keeps none, that of the claim by which it is adopted."""
+    return instance.token or instance.instance_id
 
 
 def _order(claim: GpuNodeClaim, group: str, size: int) -> Order:

@@ -12,13 +12,12 @@ from gpuloom.catalog.entries import Catalog, InstanceType
 from gpuloom.errors import NotFoundError
 from gpuloom.model.claims import GpuNodeClaim
 from gpuloom.model.policies import AutoscalingPolicySpec, CapacityType, CloudProvider, NodePool
-from services.autoscaler.core.machines import CloudView, Group, PricedOffering
+from services.autoscaler.core.machines import GROUPED, CloudView, Group, PricedOffering
 from services.autoscaler.core.offerings import Book, Offering, OfferingKey, key_of
 
 NANO_USD_PER_GIB_HOUR = 50_000_000
 """Of GPU memory, on demand: the order of magnitude of list prices, for what has no price."""
 SPOT_PERCENT, RESERVED_PERCENT = 35, 60
-GROUPED = frozenset({CloudProvider.AWS, CloudProvider.GCP, CloudProvider.AZURE})
 SIMULATED_TYPES = "aws"
 UNKNOWN = "a machine type that is not known, so it is never asked for"
 
@@ -35,7 +34,7 @@ class Market:
 @dataclass(frozen=True, slots=True)
 class Table:
     """`rejected`: what is not asked for now, and why; `problems`: what somebody must mend, by pool; `unread`:
-    pools whose group can't be read, and why."""
+    pools whose machines are not known, and why."""
 
     offerings: tuple[Offering, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
@@ -60,7 +59,8 @@ def offering_table(
                 rejected.append((f"{pool.name}: {one.key}", reason))
             else:
                 offerings.append(_with_risk(one, spec, book))
-    return Table(tuple(offerings), tuple(rejected), problems, market.view.unread)
+    unread = {pool.name: why for pool in spec.pools if (why := market.view.why_unknown(pool.name))}
+    return Table(tuple(offerings), tuple(rejected), problems, unread)
 
 
 def _unknown_types(pool: NodePool, spec: AutoscalingPolicySpec, catalog: Catalog) -> list[str]:
@@ -79,8 +79,7 @@ def _of_pool(
     if spec.provider in GROUPED:
         group = market.view.group_of_pool(pool.name)
         if group is None:
-            missing = f"no group of the cloud is configured for pool {pool.name}"
-            return [], market.view.unread.get(pool.name, missing)
+            return [], market.view.why_unknown(pool.name)
         return _of_group(pool, group, types, market, catalog)
     if problem:
         return [], problem

@@ -5,12 +5,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.contract.clouds.emulator import Answer, GroupEmulator
 
-PROJECT, REGION, ZONE, GROUP = "my-project", "us-central1", "us-central1-a", "gpu-spot-mig"
+PROJECT, REGION, GROUP = "my-project", "us-central1", "gpu-spot-mig"
 _BASE = f"/compute/v1/projects/{PROJECT}"
-_GROUP = f"{_BASE}/zones/{ZONE}/instanceGroupManagers/{GROUP}"
 
 
 class GcpEmulator(GroupEmulator):
+    zone = "us-central1-a"
     autoscaler = ""
     failed_operation: dict[str, Any] | None = None
     template = "global/instanceTemplates/gpu-spot-template"
@@ -18,10 +18,11 @@ class GcpEmulator(GroupEmulator):
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
         url = urlsplit(path)
-        action = url.path.removeprefix(_GROUP).strip("/")
+        group = f"{_BASE}/zones/{self.zone}/instanceGroupManagers/{GROUP}"
+        action = url.path.removeprefix(group).strip("/")
         if url.path == f"{_BASE}/aggregated/instanceGroupManagers":
             listed = {"instanceGroupManagers": [{"name": GROUP}]}
-            return 200, {"items": {"zones/europe-west4-b": {}, f"zones/{ZONE}": listed}}
+            return 200, {"items": {"zones/europe-west4-b": {}, f"zones/{self.zone}": listed}}
         if url.path.removeprefix(f"{_BASE}/") in self.templates:
             return 200, {
                 "name": "gpu-spot-template",
@@ -30,7 +31,7 @@ class GcpEmulator(GroupEmulator):
         if "/operations/" in url.path:
             error = {"error": {"errors": [self.failed_operation]}} if self.failed_operation else {}
             return 200, {"name": "operation-1", "status": "DONE", **error}
-        if not url.path.startswith(_GROUP):
+        if not url.path.startswith(group):
             return 404, {"error": {"code": 404, "message": f"{path} was not found"}}
         return self._of_group(action, url.query, body)
 
@@ -57,7 +58,7 @@ class GcpEmulator(GroupEmulator):
     def _managed(self, machine: Any) -> dict[str, Any]:
         actions = {"creating": "CREATING", "running": "NONE", "deleting": "DELETING"}
         managed: dict[str, Any] = {
-            "instance": f"https://www.googleapis.com{_BASE}/zones/{ZONE}/instances/{GROUP}-{machine.number}",
+            "instance": f"https://www.googleapis.com{_BASE}/zones/{self.zone}/instances/{GROUP}-{machine.number}",
             "id": str(1000 + machine.number),
             "currentAction": actions[machine.state],
         }

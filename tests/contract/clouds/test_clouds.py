@@ -152,6 +152,17 @@ async def test_gcp_reads_a_regional_template_and_goes_on_without_one_that_is_gon
     assert "instanceTypes" in without.notes[0]
 
 
+async def test_gcp_finds_a_group_again_that_was_made_anew_in_another_zone(tmp_path: Path) -> None:
+    async with ARRANGEMENTS["gcp"](tmp_path) as arranged:
+        await arranged.cloud.observe()
+        arranged.hands.zone = "us-central1-f"
+        await arranged.cloud.request(arranged.order("claim-1", 1))
+
+        (machine,) = await instances(arranged)
+
+    assert machine.zone == "us-central1-f"
+
+
 async def test_gcp_and_azure_refusals_keep_their_class(tmp_path: Path) -> None:
     quota = {"error": {"code": 403, "message": "Quota exceeded", "errors": [{"reason": "quotaExceeded"}]}}
     async with ARRANGEMENTS["gcp"](tmp_path) as arranged:

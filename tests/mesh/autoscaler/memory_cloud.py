@@ -43,8 +43,9 @@ class MemoryCloud:
         return CloudProvider.AWS if self.grouped else CloudProvider.SIMULATED
 
     async def observe(self) -> CloudView:
-        groups = [self._group(pool) for pool in self.pools if self.grouped and pool not in self.unread]
-        machines = tuple(one for one in self.machines.values() if one.pool not in self.unread)
+        read = [pool for pool in self.pools if pool not in self.unread]
+        groups = [self._group(pool) for pool in read if self.grouped]
+        machines = tuple(one for one in self.machines.values() if one.pool in read or not self.grouped)
         view = CloudView(self.provider, machines, tuple(groups), self.failures, self.unread)
         self._acted("observe")
         return view

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.mesh.autoscaler.memory_cloud import TYPE
 from tests.mesh.autoscaler.test_nodes_loop import WAITED_S, with_a_node
-from tests.mesh.autoscaler.world import POOL, a_world
+from tests.mesh.autoscaler.world import CLAIMS, POOL, a_world
 
 
 async def test_a_group_that_can_not_be_read_is_a_condition_and_hides_its_own_pool_alone() -> None:
@@ -32,3 +32,47 @@ async def test_a_group_that_can_not_be_read_is_a_condition_and_hides_its_own_poo
         assert node in world.cloud.machines
         assert "gpu-asg-pool" in kept
         assert world.condition("ProviderConfigured")["status"] == "True"
+
+
+async def test_a_node_whose_group_is_configured_no_more_stays_as_it_is_and_is_known_again_with_it() -> None:
+    async with a_world(grouped=True) as world:
+        node = await with_a_node(world, scaleUpCooldownSeconds=0, scaleDownCooldownSeconds=0)
+        world.api.store.delete("pods", "first", namespace="default")
+        world.cloud.pools = ()
+
+        await world.rounds(60, apart_s=10)
+        (claim,) = world.listed(CLAIMS)
+        told = [one for one in claim["status"]["conditions"] if one["type"] == "Listed"]
+        kept = world.policy()["message"]
+        world.cloud.pools = (POOL,)
+        world.add_pod("second", node)
+        await world.rounds(6)
+
+        assert (claim["status"]["state"], told[0]["status"]) == ("GPUReady", "Unknown")
+        assert "no group of the cloud is configured" in told[0]["message"]
+        assert "no group of the cloud is configured" in kept
+        assert world.claim_states() == ["GPUReady"]
+        assert list(world.cloud.machines) == [node]
+        assert "second" in world.pods()
+
+
+async def test_a_node_whose_claim_ended_while_it_ran_keeps_its_pods_and_its_claim_begins_again() -> None:
+    """As when the settings named another account for a while."""
+    async with a_world(grouped=True) as world:
+        node = await with_a_node(world)
+        world.api.store.delete("pods", "first", namespace="default")
+        world.add_pod("runs", node)
+        world.cloud.has_machines = False
+        machines, world.cloud.machines = world.cloud.machines, {}
+        await world.rounds(20, joins=False)
+        over = world.claim_states()
+        world.cloud.machines = machines
+
+        await world.rounds(6)
+
+        (claim,) = world.listed(CLAIMS)
+        assert over == ["Gone"]
+        assert (claim["status"]["state"], claim["status"]["nodeName"]) == ("GPUReady", node)
+        assert not {"goneAt", "drainingAt"} & claim["status"].keys()
+        assert list(world.cloud.machines) == [node]
+        assert "runs" in world.pods()

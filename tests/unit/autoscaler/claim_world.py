@@ -40,6 +40,10 @@ class World:
     reclaimed: int = 0
     chosen_by_cloud: int = 0
     """Machines that ended because the group wanted fewer than it had: nobody drained those."""
+    mapped: bool = True
+    """Whether the settings name the group; its machines run on without."""
+    ended_undrained: int = 0
+    """Nodes whose machines were ended though nobody had drained them."""
 
     def create_claim(self) -> None:
         name = f"{POOL}-{self.created}"
@@ -52,11 +56,14 @@ class World:
         self.claims.setdefault(name, GpuNodeClaim(ObjectMeta(name), spec))
 
     def view(self) -> CloudView:
-        group = Group(GROUP, POOL, self.desired, 1000)
-        groups = (group,) if self.grouped else ()
-        return CloudView(CloudProvider.SIMULATED, self._listed(), groups)
+        if not self.grouped:
+            return CloudView(CloudProvider.SIMULATED, self._listed())
+        group = Group(GROUP, POOL, self.desired, 1000) if self.mapped else Group("other", "other", 0, 0)
+        return CloudView(CloudProvider.AWS, self._listed(), (group,))
 
     def _listed(self) -> tuple[Instance, ...]:
+        if self.grouped and not self.mapped:
+            return ()
         return tuple(one for name, one in self.machines.items() if name != self.hidden)
 
     def sweep(self) -> None:
@@ -98,7 +105,10 @@ class World:
                 self.claims[claim.meta.name] = replace(self.claims[claim.meta.name], status=status)
             case Ask(_, order):
                 self._ask(order)
-            case End(_, instance):
+            case End(claim, instance):
+                is_drained = claim.status.state is ClaimState.DRAINING or life.was_drained(claim)
+                is_node = instance.provider_id.lower() in self.nodes
+                self.ended_undrained += is_node and not (is_drained and claim.status.node_name)
                 self._end(instance)
             case Shrink(_, size):
                 self.desired = max(size, len(self._listed()))
@@ -164,7 +174,7 @@ class World:
 
     def quiesce(self) -> None:
         """No more crashes, the cloud has machines again, and everything gets its time."""
-        self.crash_in, self.capacity = None, True
+        self.crash_in, self.capacity, self.mapped = None, True, True
         for _ in range(12):
             self.sweep()
             self.settle_cloud()
@@ -173,3 +183,10 @@ class World:
 
     def live_claims(self) -> list[GpuNodeClaim]:
         return [one for one in self.claims.values() if life.is_live(one)]
+
+
+def ready_world(grouped: bool) -> World:
+    world = World(grouped)
+    world.create_claim()
+    world.quiesce()
+    return world

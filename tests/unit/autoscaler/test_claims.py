@@ -13,7 +13,7 @@ from services.autoscaler.core.claims import NodeFact
 from services.autoscaler.core.machines import FailureKind, LaunchFailure
 from services.autoscaler.core.sweep import Record, Seen, sweep
 from tests.effort import examples
-from tests.unit.autoscaler.claim_world import GROUP, POOL, TIMEOUTS, World
+from tests.unit.autoscaler.claim_world import GROUP, POOL, TIMEOUTS, World, ready_world
 
 ACTIONS = st.one_of(
     st.tuples(st.just("want"), st.integers(1, 3)),
@@ -21,6 +21,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("settle"), st.none()),
     st.tuples(st.just("register"), st.none()),
     st.tuples(st.just("capacity"), st.booleans()),
+    st.tuples(st.just("mapped"), st.booleans()),
     st.tuples(st.just("wait"), st.integers(1, 90)),
     st.tuples(st.just("drain"), st.integers(0, 5)),
     st.tuples(st.just("hide"), st.integers(0, 5)),
@@ -41,8 +42,8 @@ def play(world: World, actions: list[tuple[str, int | bool | None]]) -> None:
                 world.settle_cloud()
             case "register":
                 world.register_all()
-            case "capacity":
-                world.capacity = bool(amount)
+            case "capacity" | "mapped":
+                setattr(world, kind, bool(amount))
             case "wait":
                 world.wait(amount or 0)
             case "hide" | "reclaim":
@@ -67,6 +68,7 @@ def test_f9_no_crash_buys_twice_or_leaves_a_machine_behind(
     world.quiesce()
     assert world.bought <= world.created + world.reclaimed
     assert not world.chosen_by_cloud
+    assert not world.ended_undrained
     owners = [one.status.instance_id for one in world.live_claims()]
     assert sorted(filter(None, owners)) == sorted(world.machines)
     assert all(one.status.state is ClaimState.GPU_READY for one in world.live_claims())
@@ -90,13 +92,6 @@ def test_every_claim_gets_its_machine_whatever_crashes(
 
     assert world.bought == wanted
     assert len(world.live_claims()) == wanted
-
-
-def ready_world(grouped: bool) -> World:
-    world = World(grouped)
-    world.create_claim()
-    world.quiesce()
-    return world
 
 
 @pytest.mark.parametrize("grouped", [True, False])
@@ -128,6 +123,21 @@ def test_one_list_that_leaves_a_machine_out_ends_nothing_however_old_its_claim(g
         world.sweep()
 
     assert len(world.live_claims()) == len(world.machines) == world.bought == 1
+
+
+def test_a_machine_that_is_ended_while_another_is_asked_for_counts_no_more() -> None:
+    """Else the group would be set to a size that has a place for it, and get another one there."""
+    world = ready_world(grouped=True)
+    world.drain(f"{POOL}-0")
+    world.create_claim()
+    requested = life.requested(world.now)
+    world.claims[f"{POOL}-1"] = replace(world.claims[f"{POOL}-1"], status=requested)
+
+    world.sweep()
+    world.quiesce()
+
+    assert world.bought == world.created == 2
+    assert len(world.machines) == 1
 
 
 def test_a_machine_that_a_list_leaves_out_once_makes_its_group_no_smaller() -> None:
