@@ -313,11 +313,12 @@ def _size_steps(group: Group, pairs: _Pairs, seen: Seen, ended: AbstractSet[str]
 
 
 def _is_unsettled(group: Group, seen: Seen) -> bool:
-    """Whether a claim of the group is about to count among those that wait, or has a machine that is not
-    listed: a list may leave one out, and of a smaller group the cloud would choose which machine ends."""
+    """Whether a claim of the group is about to count among those that wait, or no more, or has a machine that
+    is not listed: a list may leave one out, also one that has just come, and of a smaller group the cloud
+    would choose which machine ends."""
     listed = {one.instance_id for one in seen.view.instances}
     return any(
-        claim.status.state is None or _is_missing(claim, listed)
+        claim.status.state is None or _is_missing(claim, listed) or _is_given_up_now(claim, seen)
         for claim in seen.claims
         if claim.spec.pool_name == group.pool
     )
@@ -327,6 +328,10 @@ def _is_missing(claim: GpuNodeClaim, listed: AbstractSet[str]) -> bool:
     """One that the cloud said it takes back is gone, not missing."""
     known, is_over = claim.status.instance_id, claim.status.state is ClaimState.GONE
     return known is not None and known not in listed and not is_over and not life.has_notice(claim)
+
+
+def _is_given_up_now(claim: GpuNodeClaim, seen: Seen) -> bool:
+    return claim.status.state is ClaimState.REQUESTED and _waiting_step(claim, seen) is not None
 
 
 def _asks_by_token(seen: Seen) -> list[Step]:
