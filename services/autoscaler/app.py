@@ -28,11 +28,11 @@ from gpuloom.store.database import Database
 from gpuloom.v1.autoscaler_pb2_grpc import add_AutoscalerServiceServicer_to_server
 from services.autoscaler.clouds.wiring import open_clouds
 from services.autoscaler.config import AutoscalerConfig, CloudsConfig
-from services.autoscaler.core.filling import MachineForm
-from services.autoscaler.core.machines import Instance
-from services.autoscaler.core.offerings import OfferingKey
-from services.autoscaler.core.policy_status import Taken
-from services.autoscaler.core.table import SIMULATED_TYPES
+from services.autoscaler.core.buying.filling import MachineForm
+from services.autoscaler.core.buying.offerings import OfferingKey
+from services.autoscaler.core.buying.table import SIMULATED_TYPES
+from services.autoscaler.core.lifecycle.machines import Instance
+from services.autoscaler.core.scaling.policy_status import Taken
 from services.autoscaler.inference.wiring import Shared, keda_serving, open_inference
 from services.autoscaler.metrics import AutoscalerMetrics
 from services.autoscaler.nodes.claim_store import ClaimStore

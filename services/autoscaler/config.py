@@ -26,9 +26,9 @@ from gpuloom.runtime.parsers import (
 )
 from gpuloom.runtime.settings import HttpConfig, LogConfig
 from gpuloom.store.settings import StoreConfig
-from services.autoscaler.core.claims import Timeouts
-from services.autoscaler.core.scale_down import DownSettings
-from services.autoscaler.core.scale_up import Bounds
+from services.autoscaler.core.lifecycle.claims import Timeouts
+from services.autoscaler.core.scaling.scale_down import DownSettings
+from services.autoscaler.core.scaling.scale_up import Bounds
 from services.autoscaler.inference.config import InferenceConfig, KedaConfig, MetricsApiConfig
 from services.autoscaler.nodes.sweeper import AFTER_CLOUD_CALL
 

@@ -6,9 +6,15 @@ from typing import Protocol
 
 from gpuloom.errors import GpuloomError
 from gpuloom.model.policies import CloudProvider
-from services.autoscaler.core.machines import CloudView, FailureKind, Instance, Order, PricedOffering
-from services.autoscaler.core.offerings import OfferingKey
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.buying.offerings import OfferingKey
+from services.autoscaler.core.forecasting.series import Sample
+from services.autoscaler.core.lifecycle.machines import (
+    CloudView,
+    FailureKind,
+    Instance,
+    Order,
+    PricedOffering,
+)
 
 
 class CloudError(GpuloomError):

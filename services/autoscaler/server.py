@@ -13,8 +13,8 @@ from gpuloom.model.claims import GpuNodeClaim
 from gpuloom.runtime.clock import Clock
 from gpuloom.v1 import autoscaler_pb2 as pb
 from gpuloom.v1.autoscaler_pb2_grpc import AutoscalerServiceServicer
-from services.autoscaler.core.policies import remaining_s
-from services.autoscaler.core.policy_status import Outcome, Taken, message_of
+from services.autoscaler.core.scaling.policies import remaining_s
+from services.autoscaler.core.scaling.policy_status import Outcome, Taken, message_of
 from services.autoscaler.inference.core.standing import Standing
 from services.autoscaler.inference.wire import inference_to_proto
 from services.autoscaler.nodes.scaler import Scaler

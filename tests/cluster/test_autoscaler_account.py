@@ -16,8 +16,8 @@ from gpuloom.kube.informer import Informer, InformerOptions
 from gpuloom.kube.objects import metadata_of
 from gpuloom.kube.resources import GPU_NODE_CLAIMS, NODES, PDBS, PODS
 from gpuloom.runtime.clock import SystemClock, deadline
-from services.autoscaler.core.drain import ANNOTATION_CHECKPOINT_REQUESTED
-from services.autoscaler.core.filling import MachineForm
+from services.autoscaler.core.buying.filling import MachineForm
+from services.autoscaler.core.lifecycle.drain import ANNOTATION_CHECKPOINT_REQUESTED
 from services.autoscaler.nodes.claim_store import FINALIZER, ClaimStore
 from services.autoscaler.nodes.cluster import ClusterReader, Sources, index_by_node
 from services.autoscaler.nodes.drainer import Drainer

@@ -29,7 +29,7 @@ from services.autoscaler.clouds.aws_reading import (
 )
 from services.autoscaler.clouds.groups import read_groups
 from services.autoscaler.clouds.threads import Threads
-from services.autoscaler.core.machines import (
+from services.autoscaler.core.lifecycle.machines import (
     CloudView,
     FailureKind,
     Group,

@@ -19,7 +19,7 @@ from gpuloom.runtime.clock import Clock
 from services.autoscaler.clouds.azure_reading import error_kind, failures_of, group_of, instance_of, is_ending
 from services.autoscaler.clouds.groups import read_groups
 from services.autoscaler.clouds.threads import Threads
-from services.autoscaler.core.machines import (
+from services.autoscaler.core.lifecycle.machines import (
     CloudView,
     FailureKind,
     Instance,

@@ -6,7 +6,13 @@ from typing import Any
 from azure.core.exceptions import HttpResponseError
 
 from gpuloom.model.policies import CapacityType
-from services.autoscaler.core.machines import FailureKind, Group, Instance, InstanceState, LaunchFailure
+from services.autoscaler.core.lifecycle.machines import (
+    FailureKind,
+    Group,
+    Instance,
+    InstanceState,
+    LaunchFailure,
+)
 
 _CODES = {
     "AllocationFailed": FailureKind.CAPACITY,

@@ -7,7 +7,13 @@ from typing import Any
 from google.api_core import exceptions
 
 from gpuloom.model.policies import CapacityType
-from services.autoscaler.core.machines import FailureKind, Group, Instance, InstanceState, LaunchFailure
+from services.autoscaler.core.lifecycle.machines import (
+    FailureKind,
+    Group,
+    Instance,
+    InstanceState,
+    LaunchFailure,
+)
 
 _CODES = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": FailureKind.CAPACITY,

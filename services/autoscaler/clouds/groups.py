@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from gpuloom.model.policies import CloudProvider
-from services.autoscaler.core.machines import CloudView, FailureKind
+from services.autoscaler.core.lifecycle.machines import CloudView, FailureKind
 from services.autoscaler.ports import CloudError
 
 ReadGroup = Callable[[str, str], CloudView]

@@ -9,7 +9,7 @@ from gpuloom.model.policies import CapacityType, CloudProvider
 from gpuloom.sim.cloud import model as sim
 from gpuloom.sim.cloud.client import CloudClient
 from gpuloom.sim.cloud.state import LaunchRequest
-from services.autoscaler.core.machines import (
+from services.autoscaler.core.lifecycle.machines import (
     CloudView,
     FailureKind,
     Instance,

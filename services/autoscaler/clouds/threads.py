@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from gpuloom.runtime.clock import Clock, deadline
-from services.autoscaler.core.machines import FailureKind
+from services.autoscaler.core.lifecycle.machines import FailureKind
 from services.autoscaler.ports import CloudError
 
 Result = TypeVar("Result")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gpuloom.runtime.clock import Clock
-from services.autoscaler.core.pending import PendingPod
+from services.autoscaler.core.buying.pending import PendingPod
 from services.autoscaler.inference.core.selectors import matches
 
 HASTENED_S = 600.0

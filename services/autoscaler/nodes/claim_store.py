@@ -25,9 +25,9 @@ from gpuloom.kube.objects import JsonObject, is_older_version, key_of, metadata_
 from gpuloom.kube.resources import GPU_NODE_CLAIMS
 from gpuloom.model.claims import ClaimOffering, GpuNodeClaim, GpuNodeClaimSpec, GpuNodeClaimStatus
 from gpuloom.runtime.clock import Clock
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.offerings import Offering
-from services.autoscaler.core.policies import Effective
+from services.autoscaler.core.buying.offerings import Offering
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.scaling.policies import Effective
 
 _log = logging.getLogger(__name__)
 

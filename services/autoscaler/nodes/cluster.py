@@ -28,16 +28,16 @@ from gpuloom.names import (
 )
 from gpuloom.placement.constraints.objects import NodeUse, SchedulablePod
 from gpuloom.placement.occupancy.node_view import node_view
-from services.autoscaler.core import claims as life
-from services.autoscaler.core import drain
-from services.autoscaler.core.claims import NodeFact
-from services.autoscaler.core.drain import Tenant
-from services.autoscaler.core.filling import MachineForm, Stencils
-from services.autoscaler.core.offerings import Offering
-from services.autoscaler.core.offerings import key_of as offering_key
-from services.autoscaler.core.pending import PendingPod, Worth
-from services.autoscaler.core.scale_down import Resident
-from services.autoscaler.core.simulation import SimulatedNode
+from services.autoscaler.core.buying.filling import MachineForm, Stencils
+from services.autoscaler.core.buying.offerings import Offering
+from services.autoscaler.core.buying.offerings import key_of as offering_key
+from services.autoscaler.core.buying.pending import PendingPod, Worth
+from services.autoscaler.core.buying.simulation import SimulatedNode
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle import drain
+from services.autoscaler.core.lifecycle.claims import NodeFact
+from services.autoscaler.core.lifecycle.drain import Tenant
+from services.autoscaler.core.scaling.scale_down import Resident
 from services.autoscaler.nodes.pods import (
     Workload,
     allows,

@@ -15,8 +15,8 @@ from gpuloom.kube.parse import format_time
 from gpuloom.kube.resources import NODES, PODS
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.runtime.clock import Clock
-from services.autoscaler.core import drain
-from services.autoscaler.core.drain import EvictionPriority, Tenant, evictions, is_drained
+from services.autoscaler.core.lifecycle import drain
+from services.autoscaler.core.lifecycle.drain import EvictionPriority, Tenant, evictions, is_drained
 from services.autoscaler.nodes.cluster import ClusterReader, is_given_up
 
 _log = logging.getLogger(__name__)

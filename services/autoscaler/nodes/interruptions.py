@@ -9,14 +9,14 @@ from gpuloom.errors import GpuloomError
 from gpuloom.kube.parse import format_time
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.policies import ScaleDirection
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.offerings import key_of
-from services.autoscaler.core.pending import units_of
-from services.autoscaler.core.plan import make_plan
-from services.autoscaler.core.policies import Effective
-from services.autoscaler.core.policy_status import Taken, an_action
-from services.autoscaler.core.scale_up import problem_of
-from services.autoscaler.core.spot import Notice, alternatives, notice_of
+from services.autoscaler.core.buying.offerings import key_of
+from services.autoscaler.core.buying.pending import units_of
+from services.autoscaler.core.buying.plan import make_plan
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.scaling.policies import Effective
+from services.autoscaler.core.scaling.policy_status import Taken, an_action
+from services.autoscaler.core.scaling.scale_up import problem_of
+from services.autoscaler.core.scaling.spot import Notice, alternatives, notice_of
 from services.autoscaler.nodes.drainer import Drainer
 from services.autoscaler.nodes.scaler import Scaler
 from services.autoscaler.nodes.sweeper import Tools

@@ -15,9 +15,9 @@ from gpuloom.kube.parse import parse_time
 from gpuloom.model.request import PodRequest
 from gpuloom.names import ANNOTATION_GANG_SIZE, LABEL_GANG
 from gpuloom.placement.constraints.objects import SchedulablePod
-from services.autoscaler.core import drain
-from services.autoscaler.core.drain import Tenant, eviction_priority
-from services.autoscaler.core.pending import URGENT_PRIORITY, PendingPod, Worth
+from services.autoscaler.core.buying.pending import URGENT_PRIORITY, PendingPod, Worth
+from services.autoscaler.core.lifecycle import drain
+from services.autoscaler.core.lifecycle.drain import Tenant, eviction_priority
 
 LABEL_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 _MOST_DIGITS = 9

@@ -12,8 +12,8 @@ from gpuloom.kube.objects import JsonObject, key_of, metadata_of
 from gpuloom.kube.resources import AUTOSCALING_POLICIES
 from gpuloom.model.policies import NodePool
 from gpuloom.runtime.clock import Clock
-from services.autoscaler.core.policies import Effective, effective_policies
-from services.autoscaler.core.policy_status import Memory, Outcome, conditions_of, status_of
+from services.autoscaler.core.scaling.policies import Effective, effective_policies
+from services.autoscaler.core.scaling.policy_status import Memory, Outcome, conditions_of, status_of
 from services.autoscaler.nodes.claim_store import WriteTimeout
 
 _log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from gpuloom.clients.prometheus import PrometheusClient, Range
 from gpuloom.errors import GpuloomError
 from gpuloom.model.policies import AutoscalingPolicySpec, Prediction
 from gpuloom.runtime.clock import Clock
-from services.autoscaler.core.forecast import UTILIZATION_TOLERANCE, Forecast, forecast
-from services.autoscaler.core.policies import Effective
-from services.autoscaler.core.scale_up import Pressure
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.forecasting.forecast import UTILIZATION_TOLERANCE, Forecast, forecast
+from services.autoscaler.core.forecasting.series import Sample
+from services.autoscaler.core.scaling.policies import Effective
+from services.autoscaler.core.scaling.scale_up import Pressure
 from services.autoscaler.metrics import AutoscalerMetrics
 from services.autoscaler.nodes.cluster import Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from gpuloom.clients.cost import list_prices
 from gpuloom.model.policies import CapacityType, CloudProvider
 from gpuloom.rpc.channel import RpcChannel
-from services.autoscaler.core.machines import PricedOffering
-from services.autoscaler.core.offerings import OfferingKey
+from services.autoscaler.core.buying.offerings import OfferingKey
+from services.autoscaler.core.lifecycle.machines import PricedOffering
 
 _FIRM = CapacityType.ON_DEMAND
 _TIERS = {tier.value: tier for tier in CapacityType}

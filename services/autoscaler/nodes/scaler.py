@@ -14,18 +14,24 @@ from datetime import datetime, timedelta
 from gpuloom.catalog import load_catalog
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.policies import CloudProvider, Prediction, ScaleDirection
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.bill import HOURS_A_MONTH, monthly_bill
-from services.autoscaler.core.consolidation import decide_consolidation, may_leave
-from services.autoscaler.core.machines import CloudView, PricedOffering
-from services.autoscaler.core.offerings import Book, OfferingKey, book_of
-from services.autoscaler.core.pending import PendingPod
-from services.autoscaler.core.plan import PlannedNode
-from services.autoscaler.core.policies import Effective, claims_of, cooldown_start, remaining_s
-from services.autoscaler.core.policy_status import Memory, Outcome, Taken, an_action
-from services.autoscaler.core.scale_down import DownSettings, NodeLoad, ScaleDown, UseBook, decide_scale_down
-from services.autoscaler.core.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
-from services.autoscaler.core.table import Market, Table, offering_table, priced
+from services.autoscaler.core.buying.bill import HOURS_A_MONTH, monthly_bill
+from services.autoscaler.core.buying.offerings import Book, OfferingKey, book_of
+from services.autoscaler.core.buying.pending import PendingPod
+from services.autoscaler.core.buying.plan import PlannedNode
+from services.autoscaler.core.buying.table import Market, Table, offering_table, priced
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.machines import CloudView, PricedOffering
+from services.autoscaler.core.scaling.consolidation import decide_consolidation, may_leave
+from services.autoscaler.core.scaling.policies import Effective, claims_of, cooldown_start, remaining_s
+from services.autoscaler.core.scaling.policy_status import Memory, Outcome, Taken, an_action
+from services.autoscaler.core.scaling.scale_down import (
+    DownSettings,
+    NodeLoad,
+    ScaleDown,
+    UseBook,
+    decide_scale_down,
+)
+from services.autoscaler.core.scaling.scale_up import Bounds, Pressure, ScaleUp, Situation, decide_scale_up
 from services.autoscaler.nodes.claim_store import ClaimStore, new_claim
 from services.autoscaler.nodes.cluster import ClusterReader, Snapshot
 from services.autoscaler.nodes.policy_store import PolicyStore

@@ -13,11 +13,21 @@ from gpuloom.model.claims import ClaimOffering, ClaimState, GpuNodeClaim, GpuNod
 from gpuloom.model.policies import CapacityType
 from gpuloom.runtime.clock import Clock
 from gpuloom.runtime.failpoints import Failpoints
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.claims import NodeFact, Timeouts
-from services.autoscaler.core.filling import LABEL_CAPACITY_TYPE, LABEL_POOL
-from services.autoscaler.core.machines import CloudView, FailureKind, Instance
-from services.autoscaler.core.sweep import Adopt, Ask, End, Forget, Record, Seen, Shrink, Step, sweep
+from services.autoscaler.core.buying.filling import LABEL_CAPACITY_TYPE, LABEL_POOL
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.claims import NodeFact, Timeouts
+from services.autoscaler.core.lifecycle.machines import CloudView, FailureKind, Instance
+from services.autoscaler.core.lifecycle.sweep import (
+    Adopt,
+    Ask,
+    End,
+    Forget,
+    Record,
+    Seen,
+    Shrink,
+    Step,
+    sweep,
+)
 from services.autoscaler.metrics import AutoscalerMetrics
 from services.autoscaler.nodes.claim_store import ClaimStore, NewClaim
 from services.autoscaler.ports import Cloud, CloudError

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from gpuloom.model.policies import ScaleDirection, ScalingAction
 from gpuloom.store.database import Database
 from gpuloom.store.migrations import Migrations
-from services.autoscaler.core.policy_status import Taken
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.forecasting.series import Sample
+from services.autoscaler.core.scaling.policy_status import Taken
 
 MIGRATIONS = Migrations("autoscaler", Path(__file__).parent / "migrations")
 

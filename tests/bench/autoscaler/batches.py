@@ -7,8 +7,8 @@ from pathlib import Path
 from gpuloom.catalog import load_catalog
 from gpuloom.model.money import nano_usd
 from gpuloom.model.policies import CapacityType
-from services.autoscaler.core.offerings import Offering, OfferingKey
-from services.autoscaler.core.pending import PendingPod
+from services.autoscaler.core.buying.offerings import Offering, OfferingKey
+from services.autoscaler.core.buying.pending import PendingPod
 from tests.unit.autoscaler.builders import a_pod
 
 _POOL = "bench"

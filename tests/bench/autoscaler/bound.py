@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from services.autoscaler.core.filling import MachineForm, Stencils
-from services.autoscaler.core.offerings import Offering
-from services.autoscaler.core.pending import PendingPod
+from services.autoscaler.core.buying.filling import MachineForm, Stencils
+from services.autoscaler.core.buying.offerings import Offering
+from services.autoscaler.core.buying.pending import PendingPod
 
 _RESOURCES = ("gpuloom.dev/gpu-milli", "cpu", "memory")
 

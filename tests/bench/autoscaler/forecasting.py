@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from services.autoscaler.core.forecast import forecast
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.forecasting.forecast import forecast
+from services.autoscaler.core.forecasting.series import Sample
 
 _LEVEL = 0.9
 _DAYS = 7

@@ -10,10 +10,10 @@ the cheapest such type is bought.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.autoscaler.core.filling import MachineForm, Stencils
-from services.autoscaler.core.offerings import Offering
-from services.autoscaler.core.pending import PendingPod
-from services.autoscaler.core.simulation import SimulatedNode
+from services.autoscaler.core.buying.filling import MachineForm, Stencils
+from services.autoscaler.core.buying.offerings import Offering
+from services.autoscaler.core.buying.pending import PendingPod
+from services.autoscaler.core.buying.simulation import SimulatedNode
 
 
 def least_waste(pods: Sequence[PendingPod], offerings: Sequence[Offering]) -> int:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from services.autoscaler.core.pending import units_of
-from services.autoscaler.core.plan import Effort, Problem, make_plan
+from services.autoscaler.core.buying.pending import units_of
+from services.autoscaler.core.buying.plan import Effort, Problem, make_plan
 from tests.bench.autoscaler.batches import a_batch, read_offerings, read_pods
 from tests.bench.autoscaler.bound import lower_bound_nano_usd
 from tests.bench.autoscaler.rivals import karpenter, least_waste

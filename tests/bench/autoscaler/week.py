@@ -24,19 +24,25 @@ from gpuloom.model.policies import (
     CloudProvider,
     NodePool,
 )
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.filling import MachineForm, Stencils
-from services.autoscaler.core.forecast import forecast
-from services.autoscaler.core.machines import CloudView, PricedOffering
-from services.autoscaler.core.offerings import Offering, book_of
-from services.autoscaler.core.pending import PendingPod
-from services.autoscaler.core.plan import Effort
-from services.autoscaler.core.policies import Effective
-from services.autoscaler.core.scale_down import DownSettings, NodeLoad, Resident, UseBook, decide_scale_down
-from services.autoscaler.core.scale_up import Pressure, Situation, decide_scale_up
-from services.autoscaler.core.series import Sample
-from services.autoscaler.core.simulation import SimulatedNode
-from services.autoscaler.core.table import Market, estimated_price, offering_table
+from services.autoscaler.core.buying.filling import MachineForm, Stencils
+from services.autoscaler.core.buying.offerings import Offering, book_of
+from services.autoscaler.core.buying.pending import PendingPod
+from services.autoscaler.core.buying.plan import Effort
+from services.autoscaler.core.buying.simulation import SimulatedNode
+from services.autoscaler.core.buying.table import Market, estimated_price, offering_table
+from services.autoscaler.core.forecasting.forecast import forecast
+from services.autoscaler.core.forecasting.series import Sample
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.machines import CloudView, PricedOffering
+from services.autoscaler.core.scaling.policies import Effective
+from services.autoscaler.core.scaling.scale_down import (
+    DownSettings,
+    NodeLoad,
+    Resident,
+    UseBook,
+    decide_scale_down,
+)
+from services.autoscaler.core.scaling.scale_up import Pressure, Situation, decide_scale_up
 from tests.unit.autoscaler.builders import a_pod
 
 MONDAY = datetime(2026, 11, 9, tzinfo=UTC)

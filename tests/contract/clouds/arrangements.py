@@ -25,7 +25,7 @@ from services.autoscaler.clouds.aws import AwsCloud, AwsSettings
 from services.autoscaler.clouds.azure import AzureCloud, AzureSettings
 from services.autoscaler.clouds.gcp import GcpCloud, GcpSettings
 from services.autoscaler.clouds.simulated import SimulatedCloud
-from services.autoscaler.core.machines import Order
+from services.autoscaler.core.lifecycle.machines import Order
 from services.autoscaler.ports import Cloud
 from tests.contract.clouds import azure_emulator, gcp_emulator
 from tests.contract.clouds.emulator import served

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from gpuloom.model.policies import CapacityType
 from services.autoscaler.clouds.aws import AwsCloud, AwsSettings
 from services.autoscaler.clouds.aws_reading import failures_of
-from services.autoscaler.core.machines import FailureKind, Instance, InstanceState
+from services.autoscaler.core.lifecycle.machines import FailureKind, Instance, InstanceState
 from services.autoscaler.ports import CloudError
 from tests.contract.clouds.arrangements import ARRANGEMENTS, CLOCK, POOL, Arrangement
 from tests.contract.clouds.emulator import Machine

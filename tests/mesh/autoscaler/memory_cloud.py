@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuloom.model.policies import CapacityType, CloudProvider
-from services.autoscaler.core.machines import (
+from services.autoscaler.core.lifecycle.machines import (
     CloudView,
     FailureKind,
     Group,

@@ -14,10 +14,10 @@ from gpuloom.kube.resources import GPU_NODE_CLAIMS
 from gpuloom.model.policies import CapacityType
 from gpuloom.names import ANNOTATION_SPOT_WARNING
 from gpuloom.sim.kubeapi.verbs.store import WriteOptions
-from services.autoscaler.core.machines import Instance, InstanceState
-from services.autoscaler.core.plan import PlannedNode
-from services.autoscaler.core.policies import Effective
-from services.autoscaler.core.sweep import adopted_name
+from services.autoscaler.core.buying.plan import PlannedNode
+from services.autoscaler.core.lifecycle.machines import Instance, InstanceState
+from services.autoscaler.core.lifecycle.sweep import adopted_name
+from services.autoscaler.core.scaling.policies import Effective
 from services.autoscaler.nodes.claim_store import NewClaim, new_claim
 from tests.mesh.autoscaler.memory_cloud import TYPE
 from tests.mesh.autoscaler.test_nodes_loop import PRIORITY, WAITED_S, with_a_node

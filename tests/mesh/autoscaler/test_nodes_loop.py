@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gpuloom.names import ANNOTATION_SPOT_WARNING
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.machines import FailureKind, PricedOffering
-from services.autoscaler.core.pending import Worth
+from services.autoscaler.core.buying.pending import Worth
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.machines import FailureKind, PricedOffering
 from tests.mesh.autoscaler.memory_cloud import TYPE, CrashError, a_refusal
 from tests.mesh.autoscaler.world import BUDGETS, CLAIMS, INFERENCE, POOL, World, a_world
 from tests.mesh.waiting import until

@@ -34,11 +34,11 @@ from gpuloom.sim.kubeapi import SimKubeApi
 from gpuloom.sim.kubeapi.verbs.deletion import DeleteOptions
 from gpuloom.sim.kubeapi.verbs.store import WriteOptions
 from services.autoscaler.app import _adopted
-from services.autoscaler.core.claims import Timeouts
-from services.autoscaler.core.filling import MachineForm
-from services.autoscaler.core.machines import Instance, InstanceState
-from services.autoscaler.core.offerings import OfferingKey
-from services.autoscaler.core.scale_down import DownSettings
+from services.autoscaler.core.buying.filling import MachineForm
+from services.autoscaler.core.buying.offerings import OfferingKey
+from services.autoscaler.core.lifecycle.claims import Timeouts
+from services.autoscaler.core.lifecycle.machines import Instance, InstanceState
+from services.autoscaler.core.scaling.scale_down import DownSettings
 from services.autoscaler.metrics import AutoscalerMetrics
 from services.autoscaler.nodes.claim_store import ClaimStore
 from services.autoscaler.nodes.cluster import ClusterReader, Sources, index_by_node

@@ -8,9 +8,9 @@ from gpuloom.codec.pod import pod_ref, pod_request
 from gpuloom.codec.scheduling import schedulable_pod
 from gpuloom.model.policies import CapacityType
 from gpuloom.placement.template import NodeTemplate, expected_node
-from services.autoscaler.core.offerings import Offering, OfferingKey
-from services.autoscaler.core.pending import PendingPod, Worth
-from services.autoscaler.core.simulation import SimulatedNode
+from services.autoscaler.core.buying.offerings import Offering, OfferingKey
+from services.autoscaler.core.buying.pending import PendingPod, Worth
+from services.autoscaler.core.buying.simulation import SimulatedNode
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 CATALOG = load_catalog()

@@ -6,10 +6,20 @@ from datetime import UTC, datetime, timedelta
 from gpuloom.model.claims import ClaimOffering, ClaimState, GpuNodeClaim, GpuNodeClaimSpec
 from gpuloom.model.objects import ObjectMeta
 from gpuloom.model.policies import CapacityType, CloudProvider
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.claims import NodeFact, Timeouts
-from services.autoscaler.core.machines import CloudView, Group, Instance, InstanceState, Order
-from services.autoscaler.core.sweep import Adopt, Ask, End, Forget, Record, Seen, Shrink, Step, sweep
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.claims import NodeFact, Timeouts
+from services.autoscaler.core.lifecycle.machines import CloudView, Group, Instance, InstanceState, Order
+from services.autoscaler.core.lifecycle.sweep import (
+    Adopt,
+    Ask,
+    End,
+    Forget,
+    Record,
+    Seen,
+    Shrink,
+    Step,
+    sweep,
+)
 
 START = datetime(2026, 11, 18, tzinfo=UTC)
 POOL, GROUP = "spot-pool", "gpu-spot-asg"

@@ -7,7 +7,7 @@ import pytest
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
 from gpuloom.model.objects import ConditionStatus
-from services.autoscaler.core import claims as life
+from services.autoscaler.core.lifecycle import claims as life
 from tests.unit.autoscaler.claim_world import TIMEOUTS, World, ready_world
 
 

@@ -12,9 +12,9 @@ from gpuloom.model.policies import CapacityType, ScaleDirection, ScalingAction
 from gpuloom.runtime.clock import SystemClock
 from gpuloom.store.database import Database
 from gpuloom.store.settings import StoreConfig
-from services.autoscaler.core.bill import monthly_bill
-from services.autoscaler.core.policy_status import Taken
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.buying.bill import monthly_bill
+from services.autoscaler.core.forecasting.series import Sample
+from services.autoscaler.core.scaling.policy_status import Taken
 from services.autoscaler.store.history import MIGRATIONS, SqlHistory
 from tests.unit.autoscaler.builders import NOW
 from tests.unit.autoscaler.test_scale_down import a_claim

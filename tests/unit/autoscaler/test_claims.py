@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.claims import NodeFact
-from services.autoscaler.core.machines import FailureKind, LaunchFailure
-from services.autoscaler.core.sweep import Record, Seen, sweep
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.claims import NodeFact
+from services.autoscaler.core.lifecycle.machines import FailureKind, LaunchFailure
+from services.autoscaler.core.lifecycle.sweep import Record, Seen, sweep
 from tests.effort import examples
 from tests.unit.autoscaler.claim_world import GROUP, POOL, TIMEOUTS, World, ready_world
 

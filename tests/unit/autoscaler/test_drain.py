@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from gpuloom.model.node import PodRef
 from gpuloom.model.policies import CapacityType
-from services.autoscaler.core.drain import (
+from services.autoscaler.core.buying.offerings import OfferingKey
+from services.autoscaler.core.lifecycle.drain import (
     ANNOTATION_PRIORITY,
     LABEL_WORKLOAD_TYPE,
     EvictionPriority,
@@ -16,8 +17,7 @@ from services.autoscaler.core.drain import (
     evictions,
     is_drained,
 )
-from services.autoscaler.core.offerings import OfferingKey
-from services.autoscaler.core.spot import alternatives, notice_of
+from services.autoscaler.core.scaling.spot import alternatives, notice_of
 from tests.unit.autoscaler.builders import NOW, an_offering
 
 

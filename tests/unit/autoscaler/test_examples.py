@@ -7,9 +7,9 @@ import yaml
 
 from gpuloom.codec.custom.autoscaling import autoscaling_policy
 from gpuloom.model.policies import CapacityType, CloudProvider
-from services.autoscaler.core.machines import CloudView, Group
-from services.autoscaler.core.offerings import Book
-from services.autoscaler.core.table import Market, offering_table
+from services.autoscaler.core.buying.offerings import Book
+from services.autoscaler.core.buying.table import Market, offering_table
+from services.autoscaler.core.lifecycle.machines import CloudView, Group
 from tests.unit.autoscaler.builders import CATALOG, NOW
 
 ROOT = Path(__file__).parents[3]

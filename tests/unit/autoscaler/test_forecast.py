@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.autoscaler.core.forecast import UTILIZATION_TOLERANCE as TOLERANCE
-from services.autoscaler.core.forecast import Forecast, forecast
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.forecasting.forecast import UTILIZATION_TOLERANCE as TOLERANCE
+from services.autoscaler.core.forecasting.forecast import Forecast, forecast
+from services.autoscaler.core.forecasting.series import Sample
 from tests.effort import examples
 
 BERLIN = ZoneInfo("Europe/Berlin")

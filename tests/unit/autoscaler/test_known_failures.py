@@ -12,14 +12,14 @@ from gpuloom.model.policies import (
     CloudProvider,
     NodePool,
 )
-from services.autoscaler.core.machines import CloudView, Group, PricedOffering
-from services.autoscaler.core.mix import Mix
-from services.autoscaler.core.offerings import Book, book_of
-from services.autoscaler.core.policies import Effective, cooldown_start, mix_of
-from services.autoscaler.core.scale_down import DownSettings, Resident, decide_scale_down
-from services.autoscaler.core.scale_up import Bounds, Pressure, decide_scale_up
-from services.autoscaler.core.table import Market, Table, offering_table
-from services.autoscaler.core.tiers import TierTargets, targets_of
+from services.autoscaler.core.buying.mix import Mix
+from services.autoscaler.core.buying.offerings import Book, book_of
+from services.autoscaler.core.buying.table import Market, Table, offering_table
+from services.autoscaler.core.buying.tiers import TierTargets, targets_of
+from services.autoscaler.core.lifecycle.machines import CloudView, Group, PricedOffering
+from services.autoscaler.core.scaling.policies import Effective, cooldown_start, mix_of
+from services.autoscaler.core.scaling.scale_down import DownSettings, Resident, decide_scale_down
+from services.autoscaler.core.scaling.scale_up import Bounds, Pressure, decide_scale_up
 from tests.unit.autoscaler.builders import CATALOG, NOW, a_pod, an_offering
 from tests.unit.autoscaler.test_plan import planned
 from tests.unit.autoscaler.test_scale_down import (

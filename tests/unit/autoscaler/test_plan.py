@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from gpuloom.model.node import NodeMode
 from gpuloom.model.policies import AutoscalingPolicySpec, CapacityType, CloudProvider, NodePool
-from services.autoscaler.core.filling import LABEL_REPLICAS, MachineForm, Stencils
-from services.autoscaler.core.mix import Mix
-from services.autoscaler.core.pending import PendingPod, Worth, due_pods, units_of
-from services.autoscaler.core.plan import Effort, Limits, Plan, Problem, make_plan
-from services.autoscaler.core.simulation import SimulatedNode
-from services.autoscaler.core.tiers import RATE_LIMIT, TierTargets, lowered_share, targets_of
+from services.autoscaler.core.buying.filling import LABEL_REPLICAS, MachineForm, Stencils
+from services.autoscaler.core.buying.mix import Mix
+from services.autoscaler.core.buying.pending import PendingPod, Worth, due_pods, units_of
+from services.autoscaler.core.buying.plan import Effort, Limits, Plan, Problem, make_plan
+from services.autoscaler.core.buying.simulation import SimulatedNode
+from services.autoscaler.core.buying.tiers import RATE_LIMIT, TierTargets, lowered_share, targets_of
 from tests.effort import examples
 from tests.unit.autoscaler.builders import NOW, a_node, a_pod, an_offering
 

@@ -13,9 +13,9 @@ from gpuloom.clients.prometheus import Range, Series
 from gpuloom.errors import UnavailableError
 from gpuloom.model.policies import NodeMetric
 from gpuloom.runtime.clock import FakeClock
-from services.autoscaler.core.policies import Effective
-from services.autoscaler.core.scale_up import decide_scale_up
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.forecasting.series import Sample
+from services.autoscaler.core.scaling.policies import Effective
+from services.autoscaler.core.scaling.scale_up import decide_scale_up
 from services.autoscaler.metrics import AutoscalerMetrics
 from services.autoscaler.nodes.cluster import Snapshot
 from services.autoscaler.nodes.pressure import DEMAND, UTILIZATION, PressureSource

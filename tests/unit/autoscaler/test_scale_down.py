@@ -14,14 +14,20 @@ from gpuloom.model.policies import (
     CloudProvider,
     NodePool,
 )
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.consolidation import decide_consolidation, may_leave
-from services.autoscaler.core.machines import CloudView, Group, PricedOffering
-from services.autoscaler.core.offerings import OfferingKey, backoff_s, book_of
-from services.autoscaler.core.policies import Effective, effective_policies
-from services.autoscaler.core.scale_down import DownSettings, NodeLoad, Resident, UseBook, decide_scale_down
-from services.autoscaler.core.scale_up import Pressure, Situation, decide_scale_up
-from services.autoscaler.core.table import Market, Table, offering_table
+from services.autoscaler.core.buying.offerings import OfferingKey, backoff_s, book_of
+from services.autoscaler.core.buying.table import Market, Table, offering_table
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.machines import CloudView, Group, PricedOffering
+from services.autoscaler.core.scaling.consolidation import decide_consolidation, may_leave
+from services.autoscaler.core.scaling.policies import Effective, effective_policies
+from services.autoscaler.core.scaling.scale_down import (
+    DownSettings,
+    NodeLoad,
+    Resident,
+    UseBook,
+    decide_scale_down,
+)
+from services.autoscaler.core.scaling.scale_up import Pressure, Situation, decide_scale_up
 from tests.unit.autoscaler.builders import CATALOG, NOW, a_node, a_pod, an_offering
 
 SMALL = "g5.xlarge"

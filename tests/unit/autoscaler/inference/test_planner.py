@@ -1,7 +1,7 @@
 """Pods of a target that was scaled up are bought for at once; all others wait as always."""
 
 from gpuloom.runtime.clock import FakeClock
-from services.autoscaler.core.pending import PendingPod, due_pods
+from services.autoscaler.core.buying.pending import PendingPod, due_pods
 from services.autoscaler.inference.planner import HASTENED_S, HastyPods
 from tests.unit.autoscaler.builders import NOW, a_pod
 

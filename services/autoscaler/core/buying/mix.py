@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuloom.model.policies import CapacityType
-from services.autoscaler.core.offerings import Offering, OfferingKey
-from services.autoscaler.core.pending import TIER_ORDER, Worth
-from services.autoscaler.core.tiers import TierTargets
+from services.autoscaler.core.buying.offerings import Offering, OfferingKey
+from services.autoscaler.core.buying.pending import TIER_ORDER, Worth
+from services.autoscaler.core.buying.tiers import TierTargets
 
 OFFERING_CAP = 0.5
 """Of the spot nodes of a policy, that one type in one zone should hold at most: they go together."""

@@ -8,11 +8,11 @@ from datetime import datetime
 from gpuloom.model.claims import GpuNodeClaim
 from gpuloom.model.objects import ConditionStatus
 from gpuloom.model.policies import AutoscalingPolicy
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.mix import Mix
-from services.autoscaler.core.offerings import key_of
-from services.autoscaler.core.plan import Limits
-from services.autoscaler.core.tiers import targets_of
+from services.autoscaler.core.buying.mix import Mix
+from services.autoscaler.core.buying.offerings import key_of
+from services.autoscaler.core.buying.plan import Limits
+from services.autoscaler.core.buying.tiers import targets_of
+from services.autoscaler.core.lifecycle import claims as life
 
 DEFAULT_POLICY = "default"
 """What the chart renders of its values; a pool of a policy that somebody applies wins over its pool."""

@@ -14,7 +14,7 @@ from gpuloom.catalog.entries import InstanceType
 from gpuloom.model.claims import GpuNodeClaim
 from gpuloom.model.objects import Condition, ConditionStatus
 from gpuloom.model.policies import CapacityType, CloudProvider
-from services.autoscaler.core import claims as life
+from services.autoscaler.core.lifecycle import claims as life
 
 FIRST_BACKOFF_S = 60.0
 BACKOFF_CAP_S = 1800.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuloom.model.policies import CapacityType
-from services.autoscaler.core.offerings import Offering, OfferingKey
+from services.autoscaler.core.buying.offerings import Offering, OfferingKey
 
 DEFAULT_NOTICE_S = 120.0
 FALSE_ALARM_AFTER = timedelta(minutes=5)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from gpuloom.model.claims import ClaimState, GpuNodeClaim, GpuNodeClaimStatus
 from gpuloom.model.objects import Condition, ConditionStatus
 from gpuloom.model.policies import CapacityType
-from services.autoscaler.core.machines import FailureKind, Instance
+from services.autoscaler.core.lifecycle.machines import FailureKind, Instance
 
 CONDITION_LAUNCHED = "Launched"
 CONDITION_GPU_READY = "GPUReady"

@@ -12,8 +12,8 @@ from gpuloom.catalog.entries import Catalog, InstanceType
 from gpuloom.errors import NotFoundError
 from gpuloom.model.claims import GpuNodeClaim
 from gpuloom.model.policies import AutoscalingPolicySpec, CapacityType, CloudProvider, NodePool
-from services.autoscaler.core.machines import GROUPED, CloudView, Group, PricedOffering
-from services.autoscaler.core.offerings import Book, Offering, OfferingKey, key_of
+from services.autoscaler.core.buying.offerings import Book, Offering, OfferingKey, key_of
+from services.autoscaler.core.lifecycle.machines import GROUPED, CloudView, Group, PricedOffering
 
 NANO_USD_PER_GIB_HOUR = 50_000_000
 """Of GPU memory, on demand: the order of magnitude of list prices, for what has no price."""

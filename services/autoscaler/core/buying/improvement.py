@@ -5,9 +5,9 @@ Machines of gangs and of pods that mind their neighbours stay as they are; other
 
 from collections.abc import Iterator, Sequence
 
-from services.autoscaler.core.filling import Purchase, Stencils
-from services.autoscaler.core.offerings import Offering
-from services.autoscaler.core.pending import PendingPod
+from services.autoscaler.core.buying.filling import Purchase, Stencils
+from services.autoscaler.core.buying.offerings import Offering
+from services.autoscaler.core.buying.pending import PendingPod
 
 _ROUNDS = 3
 _MOST_MERGED = 24

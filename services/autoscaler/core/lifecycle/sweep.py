@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim, GpuNodeClaimStatus
-from services.autoscaler.core import claims as life
-from services.autoscaler.core.claims import NodeFact, Timeouts
-from services.autoscaler.core.machines import (
+from services.autoscaler.core.lifecycle import claims as life
+from services.autoscaler.core.lifecycle.claims import NodeFact, Timeouts
+from services.autoscaler.core.lifecycle.machines import (
     CloudView,
     Group,
     Instance,

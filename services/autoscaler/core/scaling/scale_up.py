@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpuloom.model.claims import GpuNodeClaim
-from services.autoscaler.core.filling import MachineForm
-from services.autoscaler.core.machines import Group
-from services.autoscaler.core.offerings import Offering
-from services.autoscaler.core.pending import PendingPod, Unit, due_pods, units_of
-from services.autoscaler.core.plan import Effort, Plan, PlannedNode, Problem, make_plan
-from services.autoscaler.core.policies import (
+from services.autoscaler.core.buying.filling import MachineForm
+from services.autoscaler.core.buying.offerings import Offering
+from services.autoscaler.core.buying.pending import PendingPod, Unit, due_pods, units_of
+from services.autoscaler.core.buying.plan import Effort, Plan, PlannedNode, Problem, make_plan
+from services.autoscaler.core.buying.simulation import SimulatedNode
+from services.autoscaler.core.buying.table import Table
+from services.autoscaler.core.lifecycle.machines import Group
+from services.autoscaler.core.scaling.policies import (
     Effective,
     limits_of,
     missing_by_floor,
     mix_of,
     remaining_s,
 )
-from services.autoscaler.core.simulation import SimulatedNode
-from services.autoscaler.core.table import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from gpuloom.model.policies import (
     ScaleDirection,
     ScalingAction,
 )
-from services.autoscaler.core.policies import Effective
-from services.autoscaler.core.scale_down import ScaleDown
-from services.autoscaler.core.scale_up import ScaleUp
-from services.autoscaler.core.table import Table
+from services.autoscaler.core.buying.table import Table
+from services.autoscaler.core.scaling.policies import Effective
+from services.autoscaler.core.scaling.scale_down import ScaleDown
+from services.autoscaler.core.scaling.scale_up import ScaleUp
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from services.autoscaler.core.filling import (
+from services.autoscaler.core.buying.filling import (
     Fill,
     MachineForm,
     PodQueue,
@@ -21,11 +21,11 @@ from services.autoscaler.core.filling import (
     dominant_share,
     shape_of,
 )
-from services.autoscaler.core.improvement import improved
-from services.autoscaler.core.mix import Mix
-from services.autoscaler.core.offerings import Offering, OfferingKey
-from services.autoscaler.core.pending import PendingPod, Unit, Worth
-from services.autoscaler.core.simulation import SimulatedNode, Simulation
+from services.autoscaler.core.buying.improvement import improved
+from services.autoscaler.core.buying.mix import Mix
+from services.autoscaler.core.buying.offerings import Offering, OfferingKey
+from services.autoscaler.core.buying.pending import PendingPod, Unit, Worth
+from services.autoscaler.core.buying.simulation import SimulatedNode, Simulation
 
 _NOISE = 0.25
 NO_OFFERING = "no machine that can be had now would take it"

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
-from services.autoscaler.core.pending import PendingPod, units_of
-from services.autoscaler.core.plan import Effort, make_plan
-from services.autoscaler.core.policies import remaining_s
-from services.autoscaler.core.scale_up import (
+from services.autoscaler.core.buying.pending import PendingPod, units_of
+from services.autoscaler.core.buying.plan import Effort, make_plan
+from services.autoscaler.core.buying.simulation import SimulatedNode, Simulation
+from services.autoscaler.core.scaling.policies import remaining_s
+from services.autoscaler.core.scaling.scale_up import (
     Situation,
     known_claims,
     problem_of,
     reason_to_buy_for_use,
     warm_nano_usd_per_hour,
 )
-from services.autoscaler.core.simulation import SimulatedNode, Simulation
 
 MIN_SAMPLES = 3
 LEAST_TOLD = 0.8

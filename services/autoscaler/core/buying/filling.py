@@ -13,9 +13,9 @@ from gpuloom.model.snapshot import Taint
 from gpuloom.model.topology import MAX_GPUS_PER_NODE, PcieLevel, Topology, pair_count
 from gpuloom.placement.constraints.objects import SchedulablePod
 from gpuloom.placement.template import NodeTemplate, expected_node
-from services.autoscaler.core.offerings import Offering
-from services.autoscaler.core.pending import PendingPod
-from services.autoscaler.core.simulation import SimulatedNode, upcoming
+from services.autoscaler.core.buying.offerings import Offering
+from services.autoscaler.core.buying.pending import PendingPod
+from services.autoscaler.core.buying.simulation import SimulatedNode, upcoming
 
 LABEL_ZONE = "topology.kubernetes.io/zone"
 LABEL_CAPACITY_TYPE = "gpu-autoscaler.io/capacity-type"

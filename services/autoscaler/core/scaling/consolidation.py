@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gpuloom.model.claims import ClaimState, GpuNodeClaim
-from services.autoscaler.core.offerings import key_of
-from services.autoscaler.core.pending import units_of
-from services.autoscaler.core.plan import Effort, Limits, PlannedNode, make_plan
-from services.autoscaler.core.scale_down import NodeLoad, bought_again
-from services.autoscaler.core.scale_up import Situation, problem_of
-from services.autoscaler.core.simulation import Simulation
+from services.autoscaler.core.buying.offerings import key_of
+from services.autoscaler.core.buying.pending import units_of
+from services.autoscaler.core.buying.plan import Effort, Limits, PlannedNode, make_plan
+from services.autoscaler.core.buying.simulation import Simulation
+from services.autoscaler.core.scaling.scale_down import NodeLoad, bought_again
+from services.autoscaler.core.scaling.scale_up import Situation, problem_of
 
 LEAST_SAVING = 0.15
 """Of the node's own price; less is not worth a move, whatever the shares are."""

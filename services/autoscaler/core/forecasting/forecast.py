@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, tzinfo
 import numpy as np
 from numpy.typing import NDArray
 
-from services.autoscaler.core.series import Sample
+from services.autoscaler.core.forecasting.series import Sample
 
 BIN_S = 300
 BINS_A_DAY = 86_400 // BIN_S

@@ -18,7 +18,7 @@ from gpuloom.placement.devices import GpuView, NodeView
 from gpuloom.placement.occupancy.taken import with_taken
 from gpuloom.placement.reasons import Refusal
 from gpuloom.placement.template import ExpectedNode
-from services.autoscaler.core.pending import PendingPod, Unit
+from services.autoscaler.core.buying.pending import PendingPod, Unit
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""What will be needed soon, from what history kept. Open `forecast.py` first."""
