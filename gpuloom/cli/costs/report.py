@@ -20,7 +20,7 @@ from gpuloom.cli.costs.cost import parse_window
 from gpuloom.cli.costs.report_data import Report
 from gpuloom.cli.costs.report_pages import html_page, markdown_page
 from gpuloom.cli.output import exits
-from gpuloom.errors import GpuloomError
+from gpuloom.errors import GpuloomError, InvalidRequestError
 from gpuloom.model.cost import CostQuestion
 
 if TYPE_CHECKING:
@@ -71,10 +71,14 @@ async def gather(
 
     start, end = span
     by_day = await client.query_costs(channel, CostQuestion(start, end, "day"), timeout_s)
-    tables = [
-        (name, await client.query_costs(channel, CostQuestion(start, end, "all", (name,)), timeout_s))
-        for name in TABLES
-    ]
+    tables, refused = [], []
+    for name in TABLES:
+        try:
+            question = CostQuestion(start, end, "all", (name,))
+            tables.append((name, await client.query_costs(channel, question, timeout_s)))
+        except InvalidRequestError as error:
+            # More lines than an answer may have; the rest of the page is worth as much without.
+            refused.append((name, str(error)))
     try:
         budgets = await client.list_budgets(channel, timeout_s)
     except GpuloomError:
@@ -87,4 +91,5 @@ async def gather(
         tables=tuple(tables),
         savings=await client.savings(channel, start, end, timeout_s),
         budgets=budgets,
+        refused=tuple(refused),
     )

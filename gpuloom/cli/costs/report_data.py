@@ -18,7 +18,10 @@ PARTS = ("used", "idle", "unknown", "unallocated")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`by_day` has a row for each day; `tables` are answers by what they are grouped by."""
+    """`by_day` has a row for each day; `tables` are answers by what they are grouped by.
+
+    `refused`: by what no answer was given, and why.
+    """
 
     made: datetime
     summary: CostSummary
@@ -26,6 +29,7 @@ class Report:
     tables: tuple[tuple[str, CostAnswer], ...]
     savings: SavingsReport
     budgets: tuple[BudgetReport, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
 
     @property
     def total(self) -> CostAmounts:
@@ -87,7 +91,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
 
 
 def warnings(report: Report) -> list[str]:
-    found = []
+    found = [f"There is no table by {name}: {reason}." for name, reason in report.refused]
     if report.total.unpriced_seconds:
         hours = report.total.unpriced_seconds / 3600
         found.append(f"{hours:.2f} node hours have no price: their cost is missing in every sum here.")
@@ -101,8 +105,8 @@ def warnings(report: Report) -> list[str]:
 
 def waste(report: Report) -> list[tuple[str, ...]]:
     """Who holds what he does not use: the largest amounts that were idle."""
-    answers = dict(report.tables)
-    lines = sorted(answers["pod"].lines, key=lambda line: (-line.amounts.idle, line.group))[:10]
+    by_pod = [line for name, answer in report.tables if name == "pod" for line in answer.lines]
+    lines = sorted(by_pod, key=lambda line: (-line.amounts.idle, line.group))[:10]
     return [
         (" / ".join(line.group), dollars(line.amounts.idle), percent(line.amounts.idle, line.amounts.cost))
         for line in lines

@@ -1,4 +1,4 @@
-"""Costs as files, day by day, so that no file is held as a whole."""
+"""Costs as files, step by step, so that no file is held as a whole."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ from services.cost_engine.core.exports import (
     json_line,
     plain_row,
 )
-from services.cost_engine.core.intervals import DAY_NS, HOUR_NS, day_of
+from services.cost_engine.core.intervals import DAY_NS, HOUR_NS
 from services.cost_engine.store.costs import Window
 
 
@@ -32,7 +32,7 @@ class Exports:
             yield csv_text(columns, (), header=True)
         start_ns = window.start_ns
         while start_ns < window.end_ns:
-            end_ns = min(day_of(start_ns) + DAY_NS, window.end_ns)
+            end_ns = min(start_ns - start_ns % step_ns + step_ns, window.end_ns)
             # A part of a day is known by the hour only.
             whole = start_ns % DAY_NS == 0 and end_ns % DAY_NS == 0
             part = Window(start_ns, end_ns, step_ns if whole else min(step_ns, HOUR_NS))

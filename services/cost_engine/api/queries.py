@@ -1,10 +1,12 @@
 """Questions about costs, answered from the store. Every replica can answer them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
-from gpuloom.errors import InvalidRequestError
+from gpuloom.errors import InvalidRequestError, NotReadyError
 from gpuloom.model import cost as model
 from gpuloom.runtime.clock import Clock
 from services.cost_engine.api.rules import TeamRules
@@ -12,6 +14,7 @@ from services.cost_engine.core.grouping import (
     LABEL_PREFIX,
     Amounts,
     CostFact,
+    GroupedRow,
     check_dimensions,
     grouped,
     total,
@@ -26,12 +29,17 @@ from services.cost_engine.core.intervals import (
 )
 from services.cost_engine.core.prices import PriceBook
 from services.cost_engine.core.savings import monthly, savings_of
+from services.cost_engine.core.teams import TeamRule
 from services.cost_engine.ingest.consumer import now_ns
 from services.cost_engine.store.costs import Window
 from services.cost_engine.store.store import CostStore
 
 MAX_SPAN_NS = 3 * 366 * DAY_NS
 MAX_HOURS_BY_HOUR = 24 * 92
+MAX_LINES = 20_000
+"""Of an answer, which is held as a whole: about 1 KiB each, several times that as JSON."""
+HEAVY_AT_ONCE = 2
+MAX_WAITING = 32
 SPOOL_NS = DAY_NS
 """So long an agent keeps windows: later none can come."""
 EARLIEST, LATEST = datetime(1975, 1, 1, tzinfo=UTC), datetime(2240, 1, 1, tzinfo=UTC)
@@ -39,6 +47,9 @@ EARLIEST, LATEST = datetime(1975, 1, 1, tzinfo=UTC), datetime(2240, 1, 1, tzinfo
 _STEPS = {"all": 0, "hour": HOUR_NS, "day": DAY_NS}
 _COLUMNS = frozenset({"namespace", "node", "pool", "capacity_type", "instance_type", "quality"})
 _ALL = _COLUMNS | {"owner", "mechanism"}
+_MANY = frozenset({"owner", "node"})
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,8 @@ class Queries:
         self._rules = rules
         self._clock = clock
         self.hours_per_month = hours_per_month
+        self._heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
+        self._waiting = 0
 
     async def costs(self, question: model.CostQuestion) -> Answer:
         """Raise InvalidRequestError for what can't be asked."""
@@ -65,8 +78,7 @@ class Queries:
         except ValueError as error:
             raise InvalidRequestError(str(error)) from None
         window = self.window(question)
-        facts = await self._facts(window, {*question.group_by, *question.filters}, question.filters)
-        rows = grouped(facts, question.group_by, self._rules.rules)
+        rows = await self._rows(window, question)
         now = now_ns(self._clock)
         computed = await self._store.computed_until_ns()
         settled = window.end_ns + SPOOL_NS <= now
@@ -86,12 +98,12 @@ class Queries:
         )
 
     async def facts(self, window: Window) -> list[CostFact]:
-        """With everything that rows can be told apart by."""
-        return await self._store.facts(window, _ALL)
+        """With everything that rows can be told apart by. All at once: ask for a step of time."""
+        return await self._fold(window, _ALL, list)
 
     async def savings(self, start: datetime | None, end: datetime | None) -> model.SavingsReport:
         window = self.window(model.CostQuestion(start, end), default_days=30)
-        found = savings_of(await self.facts(window))
+        found = await self._fold(window, _ALL, savings_of)
         return model.SavingsReport(
             found.baseline,
             found.actual,
@@ -168,29 +180,53 @@ class Queries:
     async def _sum(self, window: Window) -> model.CostAmounts:
         return amounts_of(total(grouped(await self._store.facts(window, frozenset()), ())))
 
-    async def _facts(
-        self, window: Window, names: Iterable[str], filters: Mapping[str, Sequence[str]]
-    ) -> list[CostFact]:
-        asked = set(names)
+    async def _rows(self, window: Window, question: model.CostQuestion) -> list[GroupedRow]:
+        asked = {*question.group_by, *question.filters}
         columns = asked & _COLUMNS
         if any(name in ("pod", "workload", "team") or name.startswith(LABEL_PREFIX) for name in asked):
             columns |= {"owner", "namespace"}
         if "team" in asked:
             columns |= {"pool"}
-        facts = await self._store.facts(window, frozenset(columns))
-        return [kept for fact in facts for kept in self._filtered(fact, filters)]
+        rules = self._rules.rules
 
-    def _filtered(self, fact: CostFact, filters: Mapping[str, Sequence[str]]) -> list[CostFact]:
-        """What is left of it: a team may pay for a part, which is that team's from then on."""
-        kept = [fact]
-        for name, allowed in filters.items():
-            kept = [
-                replace(one, amounts=row.amounts, team=row.group[0] if name == "team" else one.team)
-                for one in kept
-                for row in grouped([one], (name,), self._rules.rules)
-                if row.group[0] in allowed
-            ]
-        return kept
+        def rows(facts: Iterable[CostFact]) -> list[GroupedRow]:
+            kept = (kept for fact in facts for kept in _filtered(fact, question.filters, rules))
+            return grouped(kept, question.group_by, rules, MAX_LINES)
+
+        return await self._fold(window, frozenset(columns), rows)
+
+    async def _fold(
+        self, window: Window, columns: frozenset[str], work: Callable[[Iterable[CostFact]], Result]
+    ) -> Result:
+        """Questions that read every pod or node wait for each other; others are answered beside them."""
+        if not columns & _MANY:
+            return await self._store.fold(window, columns, work)
+        if self._waiting >= MAX_WAITING:
+            raise NotReadyError("too many questions by pod, label or node at once: ask again later")
+        self._waiting += 1
+        try:
+            await self._heavy.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._store.fold(window, columns, work)
+        finally:
+            self._heavy.release()
+
+
+def _filtered(
+    fact: CostFact, filters: Mapping[str, Sequence[str]], rules: Sequence[TeamRule]
+) -> list[CostFact]:
+    """What is left of it: a team may pay for a part, which is that team's from then on."""
+    kept = [fact]
+    for name, allowed in filters.items():
+        kept = [
+            replace(one, amounts=row.amounts, team=row.group[0] if name == "team" else one.team)
+            for one in kept
+            for row in grouped([one], (name,), rules)
+            if row.group[0] in allowed
+        ]
+    return kept
 
 
 def amounts_of(amounts: Amounts) -> model.CostAmounts:

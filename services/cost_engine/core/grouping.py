@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import add, attrgetter
 
+from gpuloom.errors import InvalidRequestError
 from gpuloom.model.money import split_by
 from services.cost_engine.core.attribution import HOST, IDLE
 from services.cost_engine.core.intervals import PodIdentity
@@ -41,7 +43,7 @@ class Amounts:
     energy_mj: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        return Amounts(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
+        return Amounts(*map(add, _values(self), _values(other)))
 
     @property
     def allocated(self) -> int:
@@ -49,6 +51,7 @@ class Amounts:
 
 
 _NAMES = tuple(field.name for field in fields(Amounts))
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +91,22 @@ def check_dimensions(group_by: Sequence[str]) -> None:
 
 
 def grouped(
-    facts: Iterable[CostFact], group_by: Sequence[str], rules: Sequence[TeamRule] = ()
+    facts: Iterable[CostFact],
+    group_by: Sequence[str],
+    rules: Sequence[TeamRule] = (),
+    most_rows: int | None = None,
 ) -> list[GroupedRow]:
-    """Sorted by bucket, then by group."""
+    """Sorted by bucket, then by group. Raise InvalidRequestError for more than `most_rows`."""
     sums: dict[tuple[int, tuple[str, ...]], Amounts] = {}
     for fact in facts:
         for group, amounts in _placed(fact, group_by, rules):
             key = (fact.bucket_ns, group)
             sums[key] = sums[key] + amounts if key in sums else amounts
+            if most_rows is not None and len(sums) > most_rows:
+                raise InvalidRequestError(
+                    f"the answer has more than {most_rows} lines: group by namespace or another dimension of "
+                    "fewer values, filter, or ask for a larger step or a shorter window"
+                )
     return [GroupedRow(bucket, group, amounts) for (bucket, group), amounts in sorted(sums.items(), key=_key)]
 
 

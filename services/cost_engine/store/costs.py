@@ -5,7 +5,7 @@ repeated windows gives the same rows. The mark that asked for it goes in the sam
 set anew meanwhile.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ _KEYS = (
 )
 _COLUMNS = ("bucket_ns", *_KEYS, *_SUMS, "as_of_ns")
 _SUMMED = ", ".join(f"SUM({name})" for name in _SUMS)
+_ROWS_AT_ONCE = 2000
 _COMPUTATION = 0x6C6F6F6D
 """The key of its lock in PostgreSQL."""
 _INSERT = (
@@ -155,38 +156,36 @@ class Window:
 
 def read_facts(
     session: Session, window: Window, dimensions: frozenset[str], conditions: Mapping[str, Sequence[str]]
-) -> list[CostFact]:
-    """Sums of what `dimensions` asks for; `owner` among them gives pods with their labels."""
+) -> Generator[CostFact, None, None]:
+    """Sums of what `dimensions` asks for, one after the other: they may be more than fit in memory.
+
+    `owner` among them gives pods with their labels.
+    """
     columns = tuple(name for name in _KEYS if name in dimensions)
     where, values = _conditions(conditions)
-    found: list[CostFact] = []
+    bucket = f"bucket_ns - bucket_ns % {window.step_ns}" if window.step_ns else "0"
+    whose = f"CASE WHEN owner IN ('{IDLE}', '{HOST}') THEN owner ELSE '' END"
+    parts, spans = [], dict[str, int]()
+    for place, (table, start_ns, end_ns) in enumerate(_spans(window)):
+        named = ", ".join((f"{bucket} AS bucket", f"{whose} AS whose", *columns, *_SUMS))
+        span = f"bucket_ns >= :start{place} AND bucket_ns < :end{place}"
+        parts.append(f"SELECT {named} FROM {table} WHERE {span}{where}")
+        spans |= {f"start{place}": start_ns, f"end{place}": end_ns}
+    keys = ", ".join((*columns, "bucket", "whose"))
     by_pod = "owner" in dimensions
-    sums: dict[tuple[Any, ...], list[int]] = {}
-    for table, start_ns, end_ns in _spans(window):
-        selected = ", ".join(
-            (f"bucket_ns - bucket_ns % {window.step_ns}" if window.step_ns else "0", *columns)
-        )
-        groups = ", ".join(str(place + 1) for place in range(len(columns) + 1))
-        statement = (
-            f"SELECT {selected}, {_SUMMED}, "
-            f"MIN(CASE WHEN owner IN ('{IDLE}', '{HOST}') THEN owner ELSE '' END) AS whose "
-            f"FROM {table} WHERE bucket_ns >= :start AND bucket_ns < :end{where} "
-            f"GROUP BY {groups}, CASE WHEN owner IN ('{IDLE}', '{HOST}') THEN owner ELSE '' END"
-        )
-        for row in session.execute(text(statement), {"start": start_ns, "end": end_ns, **values}):
-            key = (*row[: len(columns) + 1], row.whose)
-            amounts = [int(value) for value in row[len(columns) + 1 : -1]]
-            known = sums.get(key)
-            sums[key] = amounts if known is None else [a + b for a, b in zip(known, amounts, strict=True)]
-    pods = (
-        intervals.identities(session, sorted({key[1 + columns.index("owner")] for key in sums}))
-        if by_pod
-        else {}
+    # A pod's rows come together, so that its labels are read about once. By all keys: SQLite sorts once then.
+    statement = (
+        f"SELECT {keys}, {_SUMMED} FROM ({' UNION ALL '.join(parts)}) part "
+        f"GROUP BY {keys}{f' ORDER BY {keys}' if by_pod else ''}"
     )
-    for key, amounts in sums.items():
-        named = dict(zip(columns, key[1:-1], strict=True))
-        found.append(_fact(window, key[0], key[-1], named, (amounts, pods)))
-    return found
+    streamed = {"yield_per": _ROWS_AT_ONCE}
+    with session.execute(text(statement), {**spans, **values}, execution_options=streamed) as result:
+        for rows in result.partitions(_ROWS_AT_ONCE):
+            pods = intervals.identities(session, sorted({row.owner for row in rows})) if by_pod else {}
+            for row in rows:
+                named_as = dict(zip(columns, row, strict=False))
+                amounts = [int(value) for value in row[len(columns) + 2 :]]
+                yield _fact(window, row.bucket, row.whose, named_as, (amounts, pods))
 
 
 def drop_hours_before(session: Session, time_ns: int) -> None:

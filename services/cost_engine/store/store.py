@@ -4,9 +4,12 @@ Every change is one transaction that also marks the hours it touches, so that a 
 either nothing or all of it, and what was marked is computed after the next start.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 from sqlalchemy import text
@@ -142,9 +145,31 @@ class CostStore:
         dimensions: frozenset[str],
         conditions: Mapping[str, Sequence[str]] | None = None,
     ) -> list[CostFact]:
+        """All at once: for what is known to be few."""
         return await self._database.read(
-            lambda session: costs.read_facts(session, window, dimensions, conditions or {})
+            lambda session: list(costs.read_facts(session, window, dimensions, conditions or {}))
         )
+
+    async def fold(
+        self, window: costs.Window, dimensions: frozenset[str], work: Callable[[Iterable[CostFact]], Result]
+    ) -> Result:
+        """What `work` makes, in a thread, of facts that come one after the other.
+
+        A caller that is cancelled waits for that thread, which ends with the next fact.
+        """
+        stopped = Event()
+
+        def folded(session: Session) -> Result:
+            with closing(costs.read_facts(session, window, dimensions, {})) as facts:
+                return work(_as_long_as_wanted(facts, stopped))
+
+        reading = asyncio.ensure_future(self._database.read(folded))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            stopped.set()
+            await asyncio.gather(reading, return_exceptions=True)
+            raise
 
     async def spending(self, start_ns: int, end_ns: int, label_names: frozenset[str]) -> list[CostFact]:
         """By day, and by hour for the day in which this ends."""
@@ -275,6 +300,13 @@ def _until(touched: tuple[int, int], now_ns: int) -> tuple[int, int]:
     """What was computed between a change and now, when it is written, lacks it."""
     start_ns, end_ns = touched
     return start_ns, max(end_ns, now_ns) if now_ns - end_ns < RECENT_NS else end_ns
+
+
+def _as_long_as_wanted(facts: Iterable[CostFact], stopped: Event) -> Iterator[CostFact]:
+    for fact in facts:
+        if stopped.is_set():
+            raise NotReadyError("nobody waits for this answer any more")
+        yield fact
 
 
 def _computing(hour: int, nodes: Sequence[str], how: costs.Computation) -> Callable[[Session], int]:

@@ -4,8 +4,10 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from gpuloom.cli.costs.cost import cost_lines, money, parse_window
+from gpuloom.cli.costs.report import TABLES, gather
 from gpuloom.cli.costs.report_data import Report
 from gpuloom.cli.costs.report_pages import html_page, markdown_page
 from gpuloom.errors import InvalidRequestError
@@ -20,6 +22,7 @@ from gpuloom.model.cost import (
     MechanismSaving,
     SavingsReport,
 )
+from gpuloom.v1 import cost_engine_pb2 as pb
 
 NOW = datetime(2026, 6, 20, 12, tzinfo=UTC)
 HOSTILE = '<script src="https://evil.example/x.js">|`</script>'
@@ -89,3 +92,38 @@ def test_a_page_of_markdown_has_the_same_and_cells_stay_cells() -> None:
 def test_a_window_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="--window"):
         parse_window(text, NOW)
+
+
+class Refusing:
+    """A cost engine with more pods than an answer may have lines."""
+
+    def stub(self, _: object) -> "Refusing":
+        return self
+
+    async def QueryCosts(self, request: pb.QueryCostsRequest, timeout: float) -> pb.QueryCostsResponse:
+        if "pod" in request.group_by:
+            raise InvalidRequestError("the answer has more than 20000 lines: group by namespace")
+        return pb.QueryCostsResponse(start=a_time(), end=a_time(), rows=[pb.CostRow(start=a_time())])
+
+    async def GetCostSummary(self, request: object, timeout: float) -> pb.GetCostSummaryResponse:
+        return pb.GetCostSummaryResponse(since=a_time())
+
+    async def GetSavings(self, request: object, timeout: float) -> pb.GetSavingsResponse:
+        return pb.GetSavingsResponse(start=a_time(), end=a_time())
+
+    async def ListBudgets(self, request: object, timeout: float) -> pb.ListBudgetsResponse:
+        return pb.ListBudgetsResponse()
+
+
+def a_time() -> Timestamp:
+    found = Timestamp()
+    found.FromDatetime(NOW)
+    return found
+
+
+async def test_a_page_without_a_table_by_pod_says_why_and_has_the_rest() -> None:
+    found = await gather(Refusing(), (NOW - timedelta(days=30), NOW), NOW, 1.0)  # type: ignore[arg-type]
+
+    assert [name for name, _ in found.tables] == list(TABLES[:-1])
+    for page in (html_page(found), markdown_page(found)):
+        assert "no table by pod: the answer has more than 20000 lines" in page
