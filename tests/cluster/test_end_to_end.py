@@ -37,8 +37,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 CLOCK = SystemClock()
 NODE_COUNT = int(os.environ.get("GPULOOM_CLUSTER_NODES", "20"))
 POD_COUNT = int(os.environ.get("GPULOOM_CLUSTER_PODS", "60"))
-WAKE_LIMIT_S = 60.0
-"""Well below the five minutes after which kube-scheduler tries again by itself."""
+WAKE_LIMIT_S = 15.0
 
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float, every_s: float = 0.05) -> float:

@@ -49,7 +49,7 @@ class World:
     """A machine that the cloud leaves out of its lists until the next sweep is over."""
     reclaimed: int = 0
     chosen_by_cloud: int = 0
-    """Machines in use that ended because the group wanted fewer than it had: nobody drained those."""
+    """Machines that ended because the group wanted fewer than it had: nobody drained those."""
     mapped: bool = True
     """Whether the settings name the group; its machines run on without."""
     ended_undrained: int = 0
@@ -161,14 +161,10 @@ class World:
             name: one for name, one in self.machines.items() if one.state is not InstanceState.ENDING
         }
         for name in sorted(self.machines)[self.desired :] if self.grouped else ():
-            self.chosen_by_cloud += self._is_in_use(self.machines.pop(name))
+            del self.machines[name]
+            self.chosen_by_cloud += 1
         while self.grouped and self.capacity and len(self.machines) < self.desired:
             self._buy()
-
-    def _is_in_use(self, machine: Instance) -> bool:
-        """One that came just as its claim was given up, and was never a node, has nothing to be drained."""
-        known = {one.status.instance_id for one in self.live_claims()}
-        return machine.instance_id in known or machine.provider_id.lower() in self.nodes
 
     def register_all(self) -> None:
         self.nodes = {
